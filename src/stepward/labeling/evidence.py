@@ -1,0 +1,126 @@
+"""What is known of the solutions of one problem while they are being labelled.
+
+Allocations read it to choose the next rollouts, estimators read it to derive labels. It is a plain function of
+the stored rows, so that both can run again without a model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from stepward.prm.types import Allocation, Counts, Estimate, Outcome, StepLabel, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class SolutionEvidence:
+    """The evidence on one solution of T steps.
+
+    Attributes:
+        num_steps: T.
+        step_tokens: Tokens of each step, length T; the cost of a rollout from prefix t is expected to be the
+            sum of those after it.
+        outcome: The solution's own outcome; a fault where it is not known.
+        draws: For each prefix 0..T the outcomes of the rollouts drawn there, in request order. The own
+            outcome is not among them.
+        verdicts: For each step the tool verdicts on it, length T (empty tuples where no tool looked).
+        prm_scores: For each step a reward model's P(right), length T, or empty where there is none.
+        on_policy: True where the completer is the generator (same model, prompt and sampler).
+    """
+
+    num_steps: int
+    step_tokens: tuple[int, ...]
+    outcome: Outcome
+    draws: tuple[tuple[Outcome, ...], ...]
+    verdicts: tuple[tuple[Verdict, ...], ...] = ()
+    prm_scores: tuple[float, ...] = ()
+    on_policy: bool = True
+
+    def trials(self, prefix: int) -> tuple[int, int]:
+        """(right, right + wrong) among the draws at a prefix: truncated, no_answer and faults left out."""
+        draws = self.draws[prefix]
+        right = sum(o is Outcome.RIGHT for o in draws)
+        return right, right + sum(o is Outcome.WRONG for o in draws)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A rollout to draw: from prefix ``prefix`` of the problem's solution number ``solution``."""
+
+    solution: int
+    prefix: int
+
+
+class AllocationRule(Protocol):
+    """Which prefix gets the next rollout.
+
+    A decision reads only the evidence of one problem's solutions, with draws in request order, and constants
+    that the manifest holds: so the same seed gives the same rows whatever finishes first.
+    """
+
+    @property
+    def kind(self) -> Allocation:
+        """The word that rows carry; label rules are valid for some kinds only."""
+        ...
+
+    def next_draws(self, solutions: Sequence[SolutionEvidence]) -> list[Draw]:
+        """The next round of rollouts for one problem. Called again when all of them have ended; empty = done."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SolutionLabels:
+    """What an estimator derives for one solution of T steps.
+
+    Attributes:
+        estimates: T+1 prefix estimates; ``counts`` as handed in, value and interval by the estimator.
+        labels: T step labels.
+        first_error: Index of the first wrong step, or None for none (or not known: see ``decided``).
+        decided: False where the estimator could not tell (then all labels are None).
+    """
+
+    estimates: tuple[Estimate, ...]
+    labels: tuple[StepLabel, ...]
+    first_error: int | None
+    decided: bool = True
+
+
+class Estimator(Protocol):
+    """Counts -> labels, a pure function."""
+
+    @property
+    def name(self) -> str:
+        """Registry name, written into rows."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Changes when the same counts would give other labels."""
+        ...
+
+    def estimate(
+        self, solutions: Sequence[SolutionEvidence], counts: Sequence[Sequence[Counts]]
+    ) -> list[SolutionLabels]:
+        """Labels for all solutions of one problem.
+
+        Args:
+            solutions: Their evidence.
+            counts: For each solution the T+1 counts that the row will hold.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LabelingConstants:
+    """Run-wide constants that a pilot fixed and the manifest holds.
+
+    Attributes:
+        price: lambda, nats a token: information worth less is not bought.
+        axis_weights: Grid weights by axis name after empirical-Bayes refit; empty = the priors.
+        precision: Measured precision by verifier name.
+        recall: Measured recall by verifier name.
+    """
+
+    price: float = 4.2e-5
+    axis_weights: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    precision: dict[str, float] = field(default_factory=dict[str, float])
+    recall: dict[str, float] = field(default_factory=dict[str, float])
