@@ -117,7 +117,9 @@ class RewardModel(Protocol):
         """Hub id or folder name and the head, for reports."""
         ...
 
-    def score(self, problems: Sequence[Problem], solutions: Sequence[Sequence[str]]) -> list[tuple[float, ...]]:
+    def score(
+        self, problems: Sequence[Problem], solutions: Sequence[Sequence[str]]
+    ) -> list[tuple[float, ...]]:
         """P(step is right) for each step.
 
         Args:
