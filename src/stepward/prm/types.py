@@ -91,6 +91,9 @@ class Allocation(StrEnum):
     STOP_AT_FIRST_RIGHT = "stop_at_first_right"
     BINARY_SEARCH = "binary_search"
     INFORMATION_GAIN = "information_gain"
+    DIFFICULTY_K = "difficulty_k"
+    VARIANCE_ROUNDS = "variance_rounds"
+    TWO_FIDELITY = "two_fidelity"
 
 
 @dataclass(frozen=True, slots=True)

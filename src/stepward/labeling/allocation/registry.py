@@ -1,0 +1,25 @@
+"""Names to allocation rules, for a configuration that names one."""
+
+from collections.abc import Callable
+
+from stepward.labeling.allocation.binary_search import BinarySearch
+from stepward.labeling.allocation.fixed_k import FixedK, StopAtFirstRight
+from stepward.labeling.evidence import AllocationRule
+from stepward.prm.errors import ConfigError
+
+ALLOCATIONS: dict[str, Callable[..., AllocationRule]] = {
+    "fixed_k": FixedK,
+    "stop_at_first_right": StopAtFirstRight,
+    "binary_search": BinarySearch,
+}
+
+
+def make_allocation(name: str, **options: object) -> AllocationRule:
+    """The allocation rule ``name`` with its own options.
+
+    Raises:
+        ConfigError: No such rule.
+    """
+    if name not in ALLOCATIONS:
+        raise ConfigError([f"allocation: {name!r} is unknown; one of {', '.join(sorted(ALLOCATIONS))}"])
+    return ALLOCATIONS[name](**options)

@@ -1,0 +1,74 @@
+"""Which rollouts the rules ask for, round by round."""
+
+import pytest
+
+from stepward.labeling.allocation.binary_search import BinarySearch
+from stepward.labeling.allocation.fixed_k import FixedK, StopAtFirstRight
+from stepward.labeling.allocation.registry import make_allocation
+from stepward.labeling.evidence import AllocationRule, Draw, SolutionEvidence
+from stepward.prm.errors import ConfigError
+from stepward.prm.types import Outcome
+
+R, W = Outcome.RIGHT, Outcome.WRONG
+
+
+def fresh(steps: int, outcome: Outcome = W) -> SolutionEvidence:
+    return SolutionEvidence(steps, (10,) * steps, outcome, ((),) * (steps + 1))
+
+
+def play(rule: AllocationRule, solutions: list[SolutionEvidence], answer, rounds: int = 10_000):
+    """Ask for rounds and answer each draw with ``answer(draw)`` until the rule is done."""
+    log: list[list[Draw]] = []
+    while len(log) < rounds and (batch := rule.next_draws(solutions)):
+        log.append(batch)
+        for draw in batch:
+            old = solutions[draw.solution]
+            draws = list(old.draws)
+            draws[draw.prefix] = (*draws[draw.prefix], answer(draw))
+            solutions[draw.solution] = SolutionEvidence(
+                old.num_steps, old.step_tokens, old.outcome, tuple(draws), old.verdicts, old.prm_scores
+            )
+    return log
+
+
+def test_fixed_k_draws_k_at_every_inner_prefix_in_one_round():
+    log = play(FixedK(2), [fresh(3), fresh(1)], lambda d: W)
+    assert log == [[Draw(0, 1), Draw(0, 1), Draw(0, 2), Draw(0, 2)]]
+
+
+def test_fixed_k_with_the_root_draws_at_the_bare_problem_too():
+    assert FixedK(1, include_root=True).next_draws([fresh(2)]) == [Draw(0, 0), Draw(0, 1)]
+
+
+def test_stopping_at_the_first_right_one_draws_no_more_there():
+    log = play(StopAtFirstRight(3), [fresh(3)], lambda d: R if d.prefix == 1 else W)
+    assert log == [[Draw(0, 1), Draw(0, 2)], [Draw(0, 2)], [Draw(0, 2)]]
+
+
+def test_binary_search_halves_what_is_possible():
+    # T = 8, first error at step number 6: prefixes up to 5 still succeed
+    log = play(BinarySearch(2), [fresh(8)], lambda d: R if d.prefix <= 5 else W)
+    assert [d.prefix for batch in log for d in batch] == [4, 6, 6, 5]
+
+
+def test_binary_search_after_the_paper_draws_all_k_at_once():
+    log = play(BinarySearch(3, stop_at_first_right=False), [fresh(4)], lambda d: R)
+    assert [[d.prefix for d in batch] for batch in log] == [[2, 2, 2], [3, 3, 3]]
+
+
+@pytest.mark.parametrize("outcome", [R, Outcome.NO_GOLD, Outcome.UNDECIDED])
+def test_binary_search_spends_nothing_where_the_answer_is_not_wrong(outcome):
+    assert BinarySearch().next_draws([fresh(6, outcome)]) == []
+
+
+def test_binary_search_ends_where_the_engine_gives_only_faults():
+    log = play(BinarySearch(3), [fresh(8)], lambda d: Outcome.ERROR)
+    assert [d.prefix for batch in log for d in batch] == [4, 4, 4]
+
+
+def test_rules_have_names_and_refuse_zero_rollouts():
+    assert make_allocation("fixed_k", num_rollouts=4) == FixedK(4)
+    with pytest.raises(ConfigError, match="binary_search"):
+        make_allocation("fixedk")
+    with pytest.raises(ValueError, match="num_rollouts is 0"):
+        StopAtFirstRight(0)
