@@ -45,7 +45,7 @@ class Verifier(Protocol):
         ...
 
 
-Factory = Callable[..., Verifier]
+Factory = Callable[..., object]  # A plugin may return anything; make_verifier looks.
 Combination = Callable[[Sequence[Verdict]], Verdict]
 
 _registry: dict[str, Factory] = {}
