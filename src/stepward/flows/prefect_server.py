@@ -76,7 +76,9 @@ class PrefectServer:
                 _start_own()
         except Exception as fault:
             # Whatever goes wrong in a server that is only a companion must not end the run.
-            self._fault = f"{type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else 'no message'}"
+            self._fault = (
+                f"{type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else 'no message'}"
+            )
         finally:
             self._ready.set()
 

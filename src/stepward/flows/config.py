@@ -1,0 +1,246 @@
+"""What a user can set, checked as text comes in. Below ``flows`` no configuration object exists.
+
+``row_hash`` covers what shapes the rows and nothing else: the output folder, the number of workers and the
+budgets can change between a run and its resumption without changing a byte.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from stepward.prm.errors import ConfigError
+from stepward.prm.steps import StepFormat
+from stepward.prm.types import Sampler
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SamplerConfig(_Config):
+    """How tokens are drawn; see ``prm.types.Sampler``."""
+
+    temperature: float = Field(default=1.0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    min_p: float = Field(default=0.0, ge=0, lt=1)
+    max_tokens: int = Field(default=1024, ge=1)
+    stop: tuple[str, ...] = ()
+
+    def build(self) -> Sampler:
+        """The record that engines take."""
+        return Sampler(**self.model_dump())
+
+
+class StepsConfig(_Config):
+    """Where steps begin and end; see ``prm.steps.StepFormat``."""
+
+    delimiter: str = "newline"
+    min_step_tokens: int = Field(default=0, ge=0)
+    max_step_tokens: int = Field(default=0, ge=0)
+    confidence: float = Field(default=0.8, gt=0, lt=1)
+
+    def build(self) -> StepFormat:
+        """The StepFormat."""
+        return StepFormat(**self.model_dump())
+
+
+class LabelConfig(_Config):
+    """A labelling run.
+
+    Attributes:
+        problems: JSONL, Parquet, a ``datasets`` folder, a Hub id, or ``generator:N``.
+        out: The dataset folder.
+        solutions: A file of solutions to label instead of sampling them.
+        policy: Who samples solutions: ``embedded``, a folder, a Hub id, ``replay:FILE``, ``vllm:MODEL``, ...
+        completer: Who samples rollouts; None = the policy.
+        allocation: Which prefix gets the next rollout.
+        labeler: Counts -> labels.
+        num_rollouts: K, where the allocation has one.
+        price: Nats a token below which information is not bought (``information_gain``).
+        shard_problems: Problems a shard; the unit of resumption.
+        problems_in_flight: Problems labelled at the same time in one worker.
+        workers: Processes, each with an engine of its own.
+        batch_size: Rollouts that an engine of ours decodes at once.
+        budget_tokens: Stop at a problem boundary once so many tokens were sampled.
+        budget_hours: The same for hours.
+    """
+
+    problems: str
+    out: Path
+    solutions: Path | None = None
+    limit: int | None = Field(default=None, ge=1)
+    policy: str = "embedded"
+    completer: str | None = None
+    prompt: str | None = None
+    sampler: SamplerConfig = SamplerConfig()
+    rollout_sampler: SamplerConfig | None = None
+    steps: StepsConfig = StepsConfig()
+    num_solutions: int = Field(default=4, ge=1)
+    allocation: str = "fixed_k"
+    num_rollouts: int = Field(default=4, ge=0)
+    labeler: str = "math_shepherd_hard"
+    truncated_as: Literal["exclude", "wrong", "bounds"] = "bounds"
+    price: float = Field(default=4.2e-5, gt=0)
+    verifiers: tuple[str, ...] = ()
+    seed: int = Field(default=0, ge=0)
+    shard_problems: int = Field(default=50, ge=1)
+    problems_in_flight: int = Field(default=256, ge=1)
+    workers: int = Field(default=1, ge=1)
+    batch_size: int = Field(default=128, ge=1)
+    budget_tokens: int | None = Field(default=None, ge=1)
+    budget_hours: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.allocation != "none" and self.num_rollouts == 0:
+            raise ValueError("num_rollouts is 0: name allocation 'none' to label without rollouts")
+        return self
+
+    @property
+    def row_hash(self) -> str:
+        """Hash of all that shapes a row."""
+        return _hash(self.row_settings())
+
+    def row_settings(self) -> dict[str, Any]:
+        """The settings that shape rows, JSON-ready; file names without their folders."""
+        settings = self.model_dump(mode="json", exclude=set(_NOT_ROW_SHAPING))
+        settings["problems"] = _portable(self.problems)
+        if self.solutions is not None:
+            settings["solutions"] = self.solutions.name
+        for role in ("policy", "completer"):
+            if settings[role] is not None:
+                settings[role] = _portable(settings[role])
+        return settings
+
+
+_NOT_ROW_SHAPING = ("out", "workers", "batch_size", "problems_in_flight", "budget_tokens", "budget_hours")
+
+
+class TrainConfig(_Config):
+    """A PRM training run.
+
+    Attributes:
+        data: Dataset folder.
+        out: Where the PRM goes.
+        base: Backbone: ``embedded``, a folder, or a Hub id.
+        reference: A frozen language model inside the PRM whose token log-probabilities are an extra input.
+        loss: Name of the loss.
+        target: ``hard`` labels or ``soft`` values.
+        validation_share: Share of problems held out for validation, split by problem.
+    """
+
+    data: Path
+    out: Path
+    base: str = "embedded"
+    reference: str | None = None
+    loss: str = "bce"
+    target: Literal["hard", "soft"] = "hard"
+    epochs: int = Field(default=5, ge=1)
+    batch_size: int = Field(default=32, ge=1)
+    learning_rate: float = Field(default=2e-3, gt=0)
+    weight_decay: float = Field(default=0.05, ge=0)
+    validation_share: float = Field(default=0.05, ge=0, lt=1)
+    seed: int = Field(default=0, ge=0)
+
+
+class EvaluateConfig(_Config):
+    """An evaluation of a PRM on solutions with known first errors.
+
+    Attributes:
+        prm: The PRM: a folder or a Hub id.
+        out: Results folder.
+        processbench: Files of ProcessBench's format whose F1 is reported.
+        threshold_from: A file of the same format, of other problems, that the threshold is chosen on.
+        threshold: A threshold fixed by hand, instead.
+        samples: A file of sampled solutions for best-of-N.
+    """
+
+    prm: str
+    out: Path
+    processbench: tuple[Path, ...] = ()
+    threshold_from: Path | None = None
+    threshold: float | None = Field(default=None, ge=0, le=1)
+    samples: Path | None = None
+    seed: int = Field(default=0, ge=0)
+    bootstrap: int = Field(default=2000, ge=100)
+
+    @model_validator(mode="after")
+    def _has_threshold(self) -> Self:
+        if self.processbench and (self.threshold is None) == (self.threshold_from is None):
+            raise ValueError(
+                "processbench needs a threshold that was not chosen on it: give threshold_from FILE (a split of "
+                "other problems) or threshold VALUE, and not both"
+            )
+        return self
+
+
+C = TypeVar("C", bound=_Config)
+
+
+def parse(kind: type[C], recipe: str | Path | None = None, **given: Any) -> C:
+    """A configuration from a recipe and from what was given on top (None = not given).
+
+    Args:
+        kind: The configuration's class.
+        recipe: A YAML file, or the name of one in ``flows/recipes``.
+        given: Values by field name; a dot-free nested field is given as a dict.
+
+    Raises:
+        ConfigError: All faults at once.
+    """
+    settings = _read_recipe(recipe) if recipe is not None else {}
+    for name, value in given.items():
+        if isinstance(value, dict) and isinstance(settings.get(name), dict):
+            settings[name] = {**settings[name], **{k: v for k, v in value.items() if v is not None}}
+        elif isinstance(value, dict):
+            settings[name] = {k: v for k, v in value.items() if v is not None}
+        elif value is not None:
+            settings[name] = value
+    try:
+        return kind.model_validate(settings)
+    except ValidationError as fault:
+        raise ConfigError([_describe(error, kind) for error in fault.errors()]) from None
+
+
+def _read_recipe(recipe: str | Path) -> dict[str, Any]:
+    path = Path(recipe)
+    if not path.suffix and not path.exists():
+        path = RECIPES / f"{recipe}.yaml"
+    if not path.is_file():
+        known = sorted(p.stem for p in RECIPES.glob("*.yaml"))
+        raise ConfigError([f"recipe: no file {path}; give a YAML file or one of {', '.join(known)}"])
+    try:
+        settings = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as fault:
+        raise ConfigError([f"recipe {path}: not YAML: {fault}"]) from None
+    if not isinstance(settings, dict):
+        raise ConfigError(
+            [f"recipe {path}: a mapping of settings is needed, found {type(settings).__name__}"]
+        )
+    return settings
+
+
+def _describe(error: Any, kind: type[BaseModel]) -> str:
+    place = ".".join(str(part) for part in error["loc"]) or "settings"
+    if error["type"] == "extra_forbidden":
+        return f"{place}: unknown key; known keys: {', '.join(sorted(kind.model_fields))}"
+    return f"{place}: {error['msg'].removeprefix('Value error, ')} (got {error.get('input')!r})"[:600]
+
+
+def _portable(name: str) -> str:
+    """A source's name without the folders of one machine."""
+    kind, colon, rest = name.partition(":")
+    if colon and Path(rest).exists():
+        return f"{kind}:{Path(rest).name}"
+    return Path(name).name if Path(name).exists() else name
+
+
+def _hash(settings: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
