@@ -1,0 +1,294 @@
+"""A dataset folder: ShardStore writes it, Dataset reads it (``prm.folder`` draws it, ``prm.integrity`` checks it).
+
+Every file is whole or absent (``prm.durable``). A shard without its receipt does not exist: it is written again.
+So ``kill -9`` or a full disk at any moment leaves a folder that the same run resumes, and the finished dataset has
+the same bytes as one that was never disturbed.
+"""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false, reportMissingTypeStubs=false
+# pyarrow has no type stubs.
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stepward.prm.columns import ROLLOUTS_SCHEMA, SCHEMA_VERSION, SOLUTIONS_SCHEMA
+from stepward.prm.durable import FolderLock, write_durably
+from stepward.prm.errors import StoreError
+from stepward.prm.folder import (
+    MANIFEST,
+    PARTIAL,
+    TableName,
+    admit,
+    encode,
+    metrics_path,
+    read_receipts,
+    read_table,
+    receipt_path,
+    refuse_foreign,
+    shard_path,
+    stored_manifest,
+    write_metrics_table,
+)
+from stepward.prm.integrity import verify
+from stepward.prm.manifest import FileReceipt, Manifest, Receipt, Totals, canonical_json, fingerprint_of
+from stepward.prm.schema import (
+    check_rollouts,
+    check_solutions,
+    conform,
+    rollout_of,
+    rollouts_table,
+    rows_of,
+    solution_of,
+    solutions_table,
+)
+from stepward.prm.totals import totals_of
+from stepward.prm.types import LabeledSolution, Rollout
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["Dataset", "Manifest", "ShardStore", "open_dataset", "verify"]
+
+
+class ShardStore:
+    """The one owner of a dataset folder while it is written. Made by ``create_or_resume``; a context manager.
+
+    Shards may be written in any order and from several threads, each once.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, lock: FolderLock) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._lock = lock
+
+    @classmethod
+    def create_or_resume(
+        cls, folder: str | Path, manifest: Manifest, *, resume: bool = False, overwrite: bool = False
+    ) -> "ShardStore":
+        """Lock a folder and make it ready for this run.
+
+        Args:
+            folder: Made where it is not there.
+            manifest: The run, without totals.
+            resume: Go on with what the same run has finished here.
+            overwrite: Delete the dataset that is here, whichever run's it is, and nothing else.
+
+        Raises:
+            StoreError: Another process writes here; the folder holds another run's dataset, or this run's
+                without ``resume``; or it holds files that are no dataset (those are never deleted).
+        """
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        refuse_foreign(path)
+        lock = FolderLock(path)
+        lock.acquire()
+        try:
+            admit(path, manifest, resume=resume, overwrite=overwrite)
+        except BaseException:
+            lock.release()
+            raise
+        return cls(path, manifest, lock)
+
+    def __enter__(self) -> "ShardStore":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the lock back. What is finished stays; an unsealed folder can be resumed."""
+        self._lock.release()
+
+    def finished(self) -> frozenset[int]:
+        """Shards that this run has finished, by their receipts and the size of their files.
+
+        A receipt that cannot be read, or whose file has another size, counts as not finished: the shard is
+        written again. Checksums are compared by ``verify``, not here.
+        """
+        return frozenset(read_receipts(self.folder, self.manifest.run_id))
+
+    def write_shard(
+        self,
+        index: int,
+        solutions: Sequence[LabeledSolution],
+        rollouts: Iterable[tuple[str, Rollout]] = (),
+        metrics: Mapping[str, float] | None = None,
+    ) -> Receipt:
+        """Write one shard; when this returns, it survives ``kill -9`` and a power cut.
+
+        Args:
+            index: Its number, from 0.
+            solutions: Its rows; all solutions of a problem stand together and in one shard.
+            rollouts: (solution id, rollout): the rollout continues prefix ``rollout.num_steps`` of that solution.
+            metrics: Seconds, cached tokens, retries: what depends on time or machine. Kept apart.
+
+        Raises:
+            StoreError: The shard is finished already, or the disk is full.
+            FormatError: A row breaks the contract.
+        """
+        return self.write_tables(index, solutions_table(solutions), rollouts_table(rollouts), metrics)
+
+    def write_tables(
+        self,
+        index: int,
+        solutions: pa.Table,
+        rollouts: pa.Table | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> Receipt:
+        """Like ``write_shard``, with tables of the two schemas (see ``schema.conform`` for others)."""
+        if index < 0 or read_receipts(self.folder, self.manifest.run_id, only=index):
+            raise StoreError(
+                f"shard {index} of {self.folder} is finished (or below 0); a shard is written once"
+            )
+        drawn: pa.Table = ROLLOUTS_SCHEMA.empty_table() if rollouts is None else rollouts
+        _same_schema(solutions, SOLUTIONS_SCHEMA)
+        _same_schema(drawn, ROLLOUTS_SCHEMA)
+        check_solutions(solutions)
+        check_rollouts(drawn)
+        files = (self._write("solutions", index, solutions), self._write("rollouts", index, drawn))
+        if metrics:
+            write_durably(self.folder / metrics_path(index), canonical_json(metrics).encode())
+        receipt = Receipt(index, self.manifest.run_id, files, totals_of(solutions, drawn.num_rows))
+        write_durably(self.folder / receipt_path(index), canonical_json(asdict(receipt)).encode())
+        return receipt
+
+    def _write(self, table: TableName, index: int, rows: pa.Table) -> FileReceipt:
+        path = shard_path(table, index, self.manifest.file_format)
+        data = encode(rows, self.manifest.file_format)
+        write_durably(self.folder / path, data)
+        return FileReceipt(path, hashlib.sha256(data).hexdigest(), len(data), len(rows))
+
+    def seal(self, *, contamination: Mapping[str, Any] | None = None) -> Manifest:
+        """Write manifest.json, with totals and fingerprint: the dataset is finished.
+
+        Args:
+            contamination: What a check against benchmarks found, where it is known only now.
+
+        Raises:
+            StoreError: No shard is finished, or numbers are missing between the first and the last.
+        """
+        receipts = read_receipts(self.folder, self.manifest.run_id)
+        shards = tuple(receipts[i] for i in sorted(receipts))
+        if [s.index for s in shards] != list(range(len(shards))) or not shards:
+            raise StoreError(
+                f"sealing {self.folder}: finished are the shards {sorted(receipts)[:20]}; a dataset has at least "
+                "one, numbered from 0 without a gap. Run again with --resume to write the others"
+            )
+        totals = sum((s.totals for s in shards), Totals())
+        note = self.manifest.contamination if contamination is None else contamination
+        sealed = replace(
+            self.manifest,
+            totals=totals,
+            shards=shards,
+            fingerprint=fingerprint_of(shards),
+            contamination=note,
+        )
+        write_metrics_table(self.folder)
+        write_durably(self.folder / MANIFEST, sealed.to_json().encode())
+        (self.folder / PARTIAL).unlink(missing_ok=True)
+        self.manifest = sealed
+        return sealed
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A dataset on disk. Nothing is read until asked for; rows come shard by shard, so memory stays flat.
+
+    Attributes:
+        folder: Where it is.
+        manifest: What made it; ``manifest.shards`` are the shards that are read.
+    """
+
+    folder: Path
+    manifest: Manifest
+
+    def files(self, table: TableName = "solutions") -> list[Path]:
+        """Paths of a table's shards, in order, as the receipts name them (other files are not the dataset's)."""
+        at = 0 if table == "solutions" else 1
+        return [self.folder / shard.files[at].path for shard in self.manifest.shards]
+
+    def __len__(self) -> int:
+        """Number of solutions."""
+        return sum(shard.totals.solutions for shard in self.manifest.shards)
+
+    def batches(
+        self,
+        table: TableName = "solutions",
+        *,
+        columns: Sequence[str] | None = None,
+        batch_rows: int = 1024,
+    ) -> Iterator[pa.RecordBatch]:
+        """Arrow batches of a table, in order.
+
+        Args:
+            table: ``solutions`` or ``rollouts``.
+            columns: Only these; all where None.
+            batch_rows: Most rows of a batch.
+        """
+        schema = SOLUTIONS_SCHEMA if table == "solutions" else ROLLOUTS_SCHEMA
+        for path in self.files(table):
+            if path.suffix == ".parquet" and self.manifest.schema_version == SCHEMA_VERSION:
+                with pq.ParquetFile(path) as file:
+                    yield from file.iter_batches(batch_rows, columns=columns)
+            else:
+                whole = conform(read_table(path), schema)
+                yield from (whole.select(columns) if columns else whole).to_batches(batch_rows)
+
+    def solutions(self) -> Iterator[LabeledSolution]:
+        """All rows as records, in order."""
+        for batch in self.batches("solutions", batch_rows=256):
+            yield from map(solution_of, rows_of(batch))
+
+    def rollouts(self) -> Iterator[tuple[str, Rollout]]:
+        """All rollouts as (solution id, rollout), in order."""
+        for batch in self.batches("rollouts"):
+            yield from map(rollout_of, rows_of(batch))
+
+    def scan(self, table: TableName = "solutions") -> "pl.LazyFrame":
+        """The table as a polars LazyFrame."""
+        import polars
+
+        read = polars.scan_parquet if self.manifest.file_format == "parquet" else polars.scan_ipc
+        return read(self.files(table))
+
+
+def open_dataset(folder: str | Path, *, partial: bool = False) -> Dataset:
+    """Open a dataset folder for reading.
+
+    Args:
+        folder: The folder.
+        partial: Also take a run that is not finished: its finished shards.
+
+    Raises:
+        StoreError: There is no dataset, or it is not finished and ``partial`` is False.
+    """
+    path = Path(folder)
+    manifest = stored_manifest(path)
+    if manifest is None:
+        raise StoreError(f"{path} holds no dataset: neither {MANIFEST} nor {PARTIAL} is there")
+    if manifest.fingerprint is None:
+        if not partial:
+            raise StoreError(
+                f"{path} is not finished: {MANIFEST} is missing. Finish the run with --resume, or read the shards "
+                "that are finished with open_dataset(folder, partial=True)"
+            )
+        receipts = read_receipts(path, manifest.run_id)
+        manifest = replace(manifest, shards=tuple(receipts[i] for i in sorted(receipts)))
+    return Dataset(path, manifest)
+
+
+def _same_schema(table: pa.Table, schema: pa.Schema) -> None:
+    if not table.schema.equals(schema):
+        raise StoreError(
+            "writing a shard: the table's columns and types are not the contract's; bring it there with "
+            f"stepward.prm.schema.conform(table). It has {table.schema.names}"
+        )

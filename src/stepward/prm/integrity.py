@@ -1,0 +1,102 @@
+"""Is a dataset on disk what was written? Finds a cut, swapped, edited, missing or added shard."""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false, reportMissingTypeStubs=false
+# pyarrow has no type stubs.
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from stepward.prm.columns import ROLLOUTS_SCHEMA, SOLUTIONS_SCHEMA
+from stepward.prm.errors import StoreError
+from stepward.prm.folder import TABLES, read_receipts, stored_manifest
+from stepward.prm.manifest import FileReceipt, Receipt, Totals, fingerprint_of
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What ``verify`` found.
+
+    Attributes:
+        sealed: Whether the dataset is finished.
+        num_shards: Shards that are looked at.
+        num_bytes: Bytes that were read and hashed.
+        faults: A sentence for each fault, with the file's name; empty = everything is as it was written.
+    """
+
+    sealed: bool
+    num_shards: int
+    num_bytes: int
+    faults: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """No fault."""
+        return not self.faults
+
+
+def verify(folder: str | Path) -> Verification:
+    """Hash every shard and compare with what the manifest, or in an unfinished run the receipts, state.
+
+    Raises:
+        StoreError: There is no dataset at all. Faults of a dataset that is there are returned, not raised.
+    """
+    path = Path(folder)
+    try:
+        manifest = stored_manifest(path)
+    except StoreError as fault:
+        return Verification(False, 0, 0, (str(fault),))
+    if manifest is None:
+        raise StoreError(f"{path} holds no dataset: there is no manifest to verify it against")
+    sealed = manifest.fingerprint is not None
+    receipts = read_receipts(path, manifest.run_id)
+    shards = manifest.shards if sealed else tuple(receipts[i] for i in sorted(receipts))
+    faults: list[str] = []
+    if sealed:
+        if fingerprint_of(shards) != manifest.fingerprint:
+            faults.append("manifest.json: the fingerprint is not that of its shards; it was edited")
+        if sum((s.totals for s in shards), Totals()) != manifest.totals:
+            faults.append("manifest.json: the totals are not the sum of its shards; it was edited")
+    for shard in shards:
+        faults += _shard_faults(path, shard)
+        if sealed and receipts.get(shard.index) not in (None, shard):
+            faults.append(f"receipt of shard {shard.index}: it is not what manifest.json states")
+    known = {f.path for s in shards for f in s.files}
+    stray = [
+        p for table in TABLES for p in sorted((path / table).glob("*")) if f"{table}/{p.name}" not in known
+    ]
+    if sealed:
+        faults += [f"{p.relative_to(path).as_posix()}: no shard of this dataset; it was added" for p in stray]
+    num_bytes = sum(f.num_bytes for s in shards for f in s.files)
+    return Verification(sealed, len(shards), num_bytes, tuple(faults))
+
+
+def _shard_faults(folder: Path, shard: Receipt) -> list[str]:
+    faults = [fault for file in shard.files if (fault := file_fault(folder / file.path, file)) is not None]
+    if not faults:
+        for file, schema in zip(shard.files, (SOLUTIONS_SCHEMA, ROLLOUTS_SCHEMA), strict=True):
+            if file.path.endswith(".parquet"):
+                meta = pq.read_metadata(folder / file.path)
+                if meta.num_rows != file.num_rows:
+                    faults.append(f"{file.path}: holds {meta.num_rows} rows, {file.num_rows} were written")
+                missing = set(schema.names) - set(meta.schema.to_arrow_schema().names)
+                if missing:
+                    faults.append(f"{file.path}: lacks the columns {sorted(missing)}")
+    return faults
+
+
+def file_fault(path: Path, stated: FileReceipt) -> str | None:
+    """What is wrong with a file, or None where its bytes are those that were written."""
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return f"{stated.path}: missing"
+    if size != stated.num_bytes:
+        return f"{stated.path}: has {size} bytes, {stated.num_bytes} were written; it was cut or replaced"
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return (
+        None if digest == stated.sha256 else f"{stated.path}: the checksum differs; it was edited or swapped"
+    )
