@@ -1,11 +1,9 @@
 """What a user can set, checked as text comes in. Below ``flows`` no configuration object exists.
 
-``row_hash`` covers what shapes the rows and nothing else: the output folder, the number of workers and the
+``row_settings`` holds what shapes the rows and nothing else: the output folder, the number of workers and the
 budgets can change between a run and its resumption without changing a byte.
 """
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -103,13 +101,8 @@ class LabelConfig(_Config):
             raise ValueError("num_rollouts is 0: name allocation 'none' to label without rollouts")
         return self
 
-    @property
-    def row_hash(self) -> str:
-        """Hash of all that shapes a row."""
-        return _hash(self.row_settings())
-
     def row_settings(self) -> dict[str, Any]:
-        """The settings that shape rows, JSON-ready; file names without their folders."""
+        """What the manifest holds and hashes: JSON values, file names without their folders."""
         settings = self.model_dump(mode="json", exclude=set(_NOT_ROW_SHAPING))
         settings["problems"] = _portable(self.problems)
         if self.solutions is not None:
@@ -240,7 +233,3 @@ def _portable(name: str) -> str:
     if colon and Path(rest).exists():
         return f"{kind}:{Path(rest).name}"
     return Path(name).name if Path(name).exists() else name
-
-
-def _hash(settings: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]

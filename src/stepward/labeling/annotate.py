@@ -114,7 +114,7 @@ class ProblemResult:
     Attributes:
         problem: The problem.
         solutions: Its labelled solutions.
-        rollouts: (solution id, prefix, rollout) of every draw, the solutions themselves included at prefix 0.
+        rollouts: (solution id, rollout) of every draw, the solutions themselves included at prefix 0.
         tokens: Tokens sampled for the problem.
         exhausted: Draws that a replay log could not serve.
         skipped: Why the problem has no rows, or None.
@@ -122,7 +122,7 @@ class ProblemResult:
 
     problem: Problem
     solutions: tuple[LabeledSolution, ...] = ()
-    rollouts: tuple[tuple[str, int, Rollout], ...] = ()
+    rollouts: tuple[tuple[str, Rollout], ...] = ()
     tokens: int = 0
     exhausted: int = 0
     skipped: str | None = None
@@ -339,11 +339,11 @@ def _rows(
     labels = plan.estimator.estimate([w.evidence(on_policy) for w in works], counts)
     rows: list[LabeledSolution] = []
     # A sample that is no solution (blank text) has no row but stays among the draws and the cost.
-    rollouts = [(_solution_id(problem, s.index), 0, s) for s in samples]
+    rollouts = [(_solution_id(problem, s.index), s) for s in samples]
     for work, derived in zip(works, labels, strict=True):
-        drawn = [(t, r) for t, at_prefix in enumerate(work.draws) for r in at_prefix]
+        drawn = [r for at_prefix in work.draws for r in at_prefix]
         own = [s for s in samples if _solution_id(problem, s.index) == work.solution.id]
-        rollouts += [(work.solution.id, t, r) for t, r in drawn]
+        rollouts += [(work.solution.id, r) for r in drawn]
         own_tokens = sum(len(s.token_ids) for s in own)
         rows.append(
             LabeledSolution(
@@ -358,11 +358,11 @@ def _rows(
                 seed=plan.seed,
                 allocation=plan.allocation.kind,
                 prompt_tokens=len(prompt),
-                generated_tokens=own_tokens + sum(len(r.token_ids) for _, r in drawn),
+                generated_tokens=own_tokens + sum(len(r.token_ids) for r in drawn),
                 labeler=plan.labeler,
             )
         )
-    tokens = sum(len(r.token_ids) for _, _, r in rollouts)
+    tokens = sum(len(r.token_ids) for _, r in rollouts)
     skipped = None if rows else "no solution with a step in it"
     return ProblemResult(problem, tuple(rows), tuple(rollouts), tokens, exhausted, skipped)
 

@@ -1,0 +1,110 @@
+"""Names -> objects. The only file that knows both a configuration and the classes that it names."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from stepward import __version__
+from stepward.flows.config import LabelConfig
+from stepward.labeling.allocation.registry import make_allocation
+from stepward.labeling.annotate import Engines, Labeling, StepVerifier
+from stepward.labeling.estimators.registry import make_estimator
+from stepward.labeling.evidence import LabelingConstants
+from stepward.labeling.policies.registry import load_policy
+from stepward.prm.manifest import Manifest, config_hash
+from stepward.prm.policy import Policy
+from stepward.prm.prompts import PromptTemplate, load_template
+from stepward.prm.types import LabelerInfo, Problem, TokenIds, Verdict
+from stepward.verifiers.answer import Grader
+from stepward.verifiers.base import Verifier, make_verifier
+
+
+@dataclass(frozen=True, slots=True)
+class LabelingJob:
+    """Everything one labelling process needs, built once."""
+
+    plan: Labeling
+    engines: Engines
+    manifest: Manifest
+
+    async def close(self) -> None:
+        """Free the engines."""
+        await self.engines.policy.close()
+        if self.engines.completer is not self.engines.policy:
+            await self.engines.completer.close()
+
+
+def build_labeling(config: LabelConfig) -> LabelingJob:
+    """Load the policy and bind everything that a labelling run names.
+
+    Raises:
+        ConfigError: A name that no registry knows.
+        ModelError: A checkpoint without tokenizer, or a template that does not fit.
+    """
+    constants = LabelingConstants(price=config.price)
+    allocation = make_allocation(config.allocation, num_rollouts=config.num_rollouts, constants=constants)
+    estimator = make_estimator(
+        config.labeler, allocation=allocation.kind, truncated_as=config.truncated_as, constants=constants
+    )
+    policy = load_policy(config.policy, batch_size=config.batch_size)
+    same = config.completer in (None, config.policy)
+    completer = policy if same else load_policy(str(config.completer), batch_size=config.batch_size)
+    template = load_template(config.prompt, config.policy)
+    sampler = config.sampler.build()
+    rollout_sampler = config.rollout_sampler.build() if config.rollout_sampler else sampler
+    settings = config.row_settings()
+    labeler = LabelerInfo(config.labeler, estimator.version, config_hash(settings))
+    policy_info = replace(policy.info, sampler=sampler, prompt_hash=template.hash)
+    completer_info = replace(completer.info, sampler=rollout_sampler, prompt_hash=template.hash)
+    step_format = config.steps.build()
+    plan = Labeling(
+        num_solutions=config.num_solutions,
+        sampler=sampler,
+        rollout_sampler=rollout_sampler,
+        step_format=step_format,
+        allocation=allocation,
+        estimator=estimator,
+        seed=config.seed,
+        labeler=labeler,
+        policy_info=policy_info,
+        completer_info=completer_info,
+    )
+    engines = Engines(
+        policy=policy,
+        completer=completer,
+        render=partial(_render, template, policy),
+        grader=Grader(),
+        verify_steps=_step_verifier([make_verifier(name) for name in config.verifiers]),
+    )
+    manifest = Manifest(
+        config=settings,
+        code_version=__version__,
+        allocation=allocation.kind,
+        labeler=labeler,
+        seeds={"run": config.seed},
+        policy=policy_info,
+        completer=completer_info,
+        constants={"price": constants.price},
+        prompts={template.hash: template.shown},
+        step_format={"delimiter": step_format.delimiter, **config.steps.model_dump(exclude={"delimiter"})},
+        tokenizer_hash=completer.tokenizer.hash,
+    )
+    return LabelingJob(plan, engines, manifest)
+
+
+def _render(template: PromptTemplate, policy: Policy, problem: Problem) -> TokenIds:
+    return template.render(problem, policy.tokenizer).ids
+
+
+def _step_verifier(verifiers: list[Verifier]) -> StepVerifier | None:
+    """All verdicts of all verifiers on each step, in the order in which they were named."""
+    if not verifiers:
+        return None
+
+    async def verify(problem: Problem, steps: Sequence[str]) -> list[tuple[Verdict, ...]]:
+        per_verifier = [await v.verify(problem, steps) for v in verifiers]
+        return [
+            tuple(v for verdicts in at_step for v in verdicts) for at_step in zip(*per_verifier, strict=True)
+        ]
+
+    return verify

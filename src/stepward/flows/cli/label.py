@@ -1,0 +1,107 @@
+"""``stepward label``: problems in, labelled dataset out."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stepward.flows.cli.main import app
+
+Opt = typer.Option
+
+
+@app.command()
+def label(
+    problems: Annotated[
+        str | None, typer.Argument(help="JSONL, Parquet, datasets folder, Hub id, or generator:N")
+    ] = None,
+    out: Annotated[Path | None, Opt(help="Dataset folder to write")] = None,
+    recipe: Annotated[str | None, Opt(help="YAML file, or the name of a shipped recipe")] = None,
+    solutions: Annotated[Path | None, Opt(help="Label these solutions instead of sampling")] = None,
+    policy: Annotated[str | None, Opt(help="embedded, folder, Hub id, replay:FILE, vllm:MODEL, ...")] = None,
+    completer: Annotated[str | None, Opt(help="Who samples rollouts; the policy by default")] = None,
+    prompt: Annotated[str | None, Opt(help="Prompt template: plain, chat, or a Jinja file")] = None,
+    limit: Annotated[int | None, Opt(help="Only the first N problems")] = None,
+    num_solutions: Annotated[int | None, Opt(help="Solutions a problem")] = None,
+    allocation: Annotated[str | None, Opt(help="Which prefix gets the next rollout")] = None,
+    num_rollouts: Annotated[int | None, Opt(help="K, where the allocation has one")] = None,
+    labeler: Annotated[str | None, Opt(help="Counts -> labels")] = None,
+    price: Annotated[float | None, Opt(help="Nats a token (information_gain)")] = None,
+    verifier: Annotated[list[str] | None, Opt(help="Tool verifier of steps; may be repeated")] = None,
+    temperature: Annotated[float | None, Opt()] = None,
+    top_p: Annotated[float | None, Opt()] = None,
+    max_tokens: Annotated[int | None, Opt(help="Most tokens a solution or rollout may have")] = None,
+    steps: Annotated[
+        str | None, Opt(help="Step delimiter: newline, blank_line, step_k, sentence, ...")
+    ] = None,
+    seed: Annotated[int | None, Opt()] = None,
+    shard_problems: Annotated[int | None, Opt(help="Problems a shard")] = None,
+    workers: Annotated[int | None, Opt(help="Processes, each with an engine of its own")] = None,
+    batch_size: Annotated[int | None, Opt(help="Rollouts decoded at once")] = None,
+    budget_tokens: Annotated[int | None, Opt(help="Stop at a problem boundary after so many tokens")] = None,
+    budget_hours: Annotated[float | None, Opt(help="Stop at a problem boundary after so many hours")] = None,
+    resume: Annotated[bool, Opt("--resume", help="Go on with what this run has finished")] = False,
+    overwrite: Annotated[bool, Opt("--overwrite", help="Delete the dataset in the folder first")] = False,
+    dry_run: Annotated[bool, Opt("--dry-run", help="Print what it would spend and write nothing")] = False,
+    no_prefect: Annotated[bool, Opt("--no-prefect", help="Run without a Prefect server")] = False,
+) -> None:
+    """Sample solutions, estimate the value of every prefix, write labelled steps as an Arrow dataset."""
+    from stepward.flows.config import LabelConfig, parse
+
+    sampler = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
+    config = parse(
+        LabelConfig,
+        recipe,
+        problems=problems,
+        out=out,
+        solutions=solutions,
+        policy=policy,
+        completer=completer,
+        prompt=prompt,
+        limit=limit,
+        num_solutions=num_solutions,
+        allocation=allocation,
+        num_rollouts=num_rollouts,
+        labeler=labeler,
+        price=price,
+        verifiers=tuple(verifier) if verifier else None,
+        sampler=sampler if any(v is not None for v in sampler.values()) else None,
+        steps={"delimiter": steps} if steps else None,
+        seed=seed,
+        shard_problems=shard_problems,
+        workers=workers,
+        batch_size=batch_size,
+        budget_tokens=budget_tokens,
+        budget_hours=budget_hours,
+    )
+    if dry_run:
+        from stepward.flows.plan import plan_labeling
+
+        print(asyncio.run(plan_labeling(config)))
+        return
+    _run(config, resume=resume, overwrite=overwrite, no_prefect=no_prefect)
+
+
+def _run(config: object, *, resume: bool, overwrite: bool, no_prefect: bool) -> None:
+    from stepward.flows.config import LabelConfig
+    from stepward.flows.prefect_server import PrefectServer
+    from stepward.flows.resumption import nothing_left
+
+    assert isinstance(config, LabelConfig)
+    if resume and (done := nothing_left(config)):
+        print(done)
+        return
+    server = None if no_prefect else PrefectServer().start()
+    from stepward.flows.orchestrate import run_label
+    from stepward.flows.progress import LabelBar, summary
+
+    with LabelBar() as bar:
+        progress = asyncio.run(
+            run_label(config, resume=resume, overwrite=overwrite, watch=bar.update, server=server)
+        )
+    print(summary(progress, config.out))
+    if progress.stopped is not None:
+        print(f"stopped: {progress.stopped}; go on with --resume", file=sys.stderr)
+        sys.exit(3)

@@ -1,0 +1,369 @@
+"""``stepward label``: problems -> a dataset folder, shard by shard.
+
+Plain functions: Prefect, where it is used, wraps a shard (``through``) and nothing else. What is finished is
+found from the folder itself, so that a killed run goes on at the first shard without a receipt.
+"""
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import TypeVar
+
+from stepward.flows.build import LabelingJob, build_labeling
+from stepward.flows.config import LabelConfig
+from stepward.labeling.annotate import GivenSolution, ProblemResult, annotate
+from stepward.prm.dataset import ShardStore
+from stepward.prm.errors import BudgetSpent, ConfigError
+from stepward.prm.open_shard import drop_open_shard, load_open_shard, save_open_shard
+from stepward.prm.problems import read_problems, read_solutions
+from stepward.prm.types import LabeledSolution, Outcome, Problem, Rollout
+
+SHARDS_IN_FLIGHT = 2  # the next shard fills the engine while the last rollouts of this one end
+
+ShardWork = Callable[[], Awaitable[None]]
+Through = Callable[[str, ShardWork], Awaitable[None]]
+Watch = Callable[["Progress"], None]
+
+
+async def directly(name: str, work: ShardWork) -> None:
+    """Run a shard as it is, without Prefect."""
+    await work()
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a run has done so far; the progress bar and the budget read it.
+
+    Attributes:
+        problems: Problems finished in this process, and ``total_problems`` to do.
+        found: Problems that an earlier run had finished.
+        tokens: Tokens sampled by this process.
+        outcomes: Solutions by outcome.
+        skipped: Problems without rows, by reason.
+        began: ``time.monotonic()`` at the start.
+    """
+
+    total_problems: int
+    problems: int = 0
+    found: int = 0
+    solutions: int = 0
+    steps: int = 0
+    labelled_steps: int = 0
+    tokens: int = 0
+    exhausted: int = 0
+    outcomes: Counter[Outcome] = field(default_factory=Counter[Outcome])
+    skipped: dict[str, str] = field(default_factory=dict[str, str])
+    began: float = field(default_factory=time.monotonic)
+    stopped: str | None = None
+
+    @property
+    def solve_rate(self) -> float | None:
+        """Right among right and wrong solutions, None before there is one."""
+        decided = self.outcomes[Outcome.RIGHT] + self.outcomes[Outcome.WRONG]
+        return self.outcomes[Outcome.RIGHT] / decided if decided else None
+
+    def add(self, result: ProblemResult) -> None:
+        """Count one finished problem."""
+        self.problems += 1
+        self.tokens += result.tokens
+        self.exhausted += result.exhausted
+        self.solutions += len(result.solutions)
+        for row in result.solutions:
+            self.steps += len(row.labels)
+            self.labelled_steps += sum(label.label is not None for label in row.labels)
+            self.outcomes[row.solution.outcome or Outcome.ERROR] += 1
+        if result.skipped is not None:
+            self.skipped[result.problem.id] = result.skipped
+
+
+@dataclass(slots=True)
+class Budget:
+    """Admits problems until tokens or hours run out; a problem that has begun is finished.
+
+    Before anything has finished, a few problems go ahead to show what one costs.
+    """
+
+    progress: Progress
+    tokens: int | None
+    hours: float | None
+    in_flight: int = 0
+
+    PIONEERS = 4
+
+    async def admit(self) -> None:
+        """Wait until one more problem may start.
+
+        Raises:
+            BudgetSpent: It may not.
+        """
+        while self.tokens is not None and self.progress.problems == 0 and self.in_flight >= self.PIONEERS:
+            await asyncio.sleep(0.01)
+        if self.hours is not None and time.monotonic() - self.progress.began >= self.hours * 3600:
+            raise BudgetSpent(f"the budget of {self.hours} hours is spent")
+        if self.tokens is not None:
+            mean = self.progress.tokens / self.progress.problems if self.progress.problems else 0.0
+            if self.progress.tokens + mean * (self.in_flight + 1) > self.tokens:
+                raise BudgetSpent(f"the budget of {self.tokens:,} tokens is spent")
+        self.in_flight += 1
+
+
+async def label(
+    config: LabelConfig,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    through: Through = directly,
+    watch: Watch = lambda progress: None,
+) -> Progress:
+    """Label all problems of a configuration into its output folder.
+
+    Args:
+        config: The run.
+        resume: Go on with what this run has finished in the folder.
+        overwrite: Throw away what is in the folder.
+        through: What runs a shard: ``directly``, or a Prefect task.
+        watch: Called after each problem.
+
+    Returns:
+        What was done. ``stopped`` says why not all of it, where a budget ended the run.
+
+    Raises:
+        InputError: Bad problems, solutions or names: before anything is sampled.
+        StoreError: The folder is another run's, or in use.
+        EngineError: The engine is gone; finished shards are safe.
+    """
+    problems = list(itertools.islice(read_problems(config.problems), config.limit))
+    if not problems:
+        raise ConfigError([f"problems: {config.problems} holds no problem"])
+    given = _given_by_problem(config, problems)
+    shards = _shards(problems, config.shard_problems)
+    job = build_labeling(config)
+    progress = Progress(len(problems))
+    budget = Budget(progress, config.budget_tokens, config.budget_hours)
+    with ShardStore.create_or_resume(config.out, job.manifest, resume=resume, overwrite=overwrite) as store:
+        finished = store.finished()
+        progress.found = sum(len(shard) for i, shard in enumerate(shards) if i in finished)
+        pending = ((i, shard) for i, shard in enumerate(shards) if i not in finished)
+        run = _Run(config, job, store, progress, budget, given, watch)
+        try:
+            await _in_parallel(
+                (run.shard(through, i, shard) for i, shard in pending),
+                max(SHARDS_IN_FLIGHT, config.workers) if run.budget_is_open else 1,
+            )
+        finally:
+            run.close()
+            await job.close()
+        if progress.stopped is None:
+            store.seal()
+    return progress
+
+
+class _Run:
+    """One labelling run in this process: where its shards are labelled and written."""
+
+    def __init__(
+        self,
+        config: LabelConfig,
+        job: LabelingJob,
+        store: ShardStore,
+        progress: Progress,
+        budget: Budget,
+        given: dict[str, list[GivenSolution]] | None,
+        watch: Watch,
+    ) -> None:
+        self.config, self.job, self.store, self.progress = config, job, store, progress
+        self.budget, self.given, self.watch = budget, given, watch
+        self.places = asyncio.Semaphore(config.problems_in_flight)
+        self.pool = (
+            ProcessPoolExecutor(config.workers, mp_context=get_context("spawn"))
+            if config.workers > 1
+            else None
+        )
+
+    @property
+    def budget_is_open(self) -> bool:
+        """True where no budget limits the run."""
+        return self.budget.tokens is None and self.budget.hours is None
+
+    async def shard(self, through: Through, index: int, problems: Sequence[Problem]) -> None:
+        """Label and write one shard, through whatever runs shards."""
+
+        async def work() -> None:
+            began = time.monotonic()
+            results = await (
+                self._in_process(index, problems) if self.pool is None else self._in_worker(problems)
+            )
+            if results is None:
+                return
+            rows, rollouts = _joined(results)
+            metrics = {"seconds": time.monotonic() - began, "tokens": float(sum(r.tokens for r in results))}
+            self.store.write_shard(index, rows, rollouts, metrics)
+            drop_open_shard(self.store.folder, self.store.manifest.run_id, index)
+
+        if self.progress.stopped is None:
+            await through(f"shard {index}", work)
+
+    async def _in_process(self, index: int, problems: Sequence[Problem]) -> list[ProblemResult] | None:
+        """Results in order; None where a budget ended the run in between (what was finished is then kept)."""
+        run_id = self.store.manifest.run_id
+        done = {
+            problem_id: ProblemResult(rows[0].problem, tuple(rows), tuple(rollouts))
+            for problem_id, (rows, rollouts) in load_open_shard(self.store.folder, run_id, index).items()
+        }
+        self.progress.found += len(done)
+
+        async def one(problem: Problem) -> None:
+            if problem.id in done:
+                return
+            async with self.places:
+                try:
+                    await self.budget.admit()
+                except BudgetSpent as spent:
+                    self.progress.stopped = str(spent)
+                    return
+                try:
+                    result = await annotate(
+                        problem, self.job.plan, self.job.engines, _given(self.given, problem)
+                    )
+                finally:
+                    self.budget.in_flight -= 1
+                done[problem.id] = result
+                self.progress.add(result)
+                self.watch(self.progress)
+
+        def keep() -> None:
+            rows, rollouts = _joined([done[p.id] for p in problems if p.id in done])
+            save_open_shard(self.store.folder, run_id, index, rows, rollouts)
+
+        try:
+            await _all_in_order([one(problem) for problem in problems])
+        except BaseException:
+            keep()
+            raise
+        if len(done) < len(problems):
+            keep()
+            return None
+        return [done[p.id] for p in problems]
+
+    async def _in_worker(self, problems: Sequence[Problem]) -> list[ProblemResult] | None:
+        """Results of a worker process, which takes whole shards; None where the budget is spent."""
+        try:
+            await self.budget.admit()
+        except BudgetSpent as spent:
+            self.progress.stopped = str(spent)
+            return None
+        try:
+            given = [_given(self.given, problem) for problem in problems]
+            loop = asyncio.get_running_loop()
+            results = await loop.run_in_executor(self.pool, _label_in_worker, self.config, problems, given)
+        finally:
+            self.budget.in_flight -= 1
+        for result in results:
+            self.progress.add(result)
+        self.watch(self.progress)
+        return results
+
+    def close(self) -> None:
+        """End the worker processes."""
+        if self.pool is not None:
+            self.pool.shutdown(cancel_futures=True)
+
+
+# A worker process keeps its engine and its event loop from shard to shard.
+_worker: dict[str, tuple[asyncio.Runner, LabelingJob]] = {}
+
+
+def _label_in_worker(
+    config: LabelConfig, problems: Sequence[Problem], given: Sequence[Sequence[GivenSolution] | None]
+) -> list[ProblemResult]:
+    key = config.model_dump_json()
+    if key not in _worker:
+        _worker[key] = (asyncio.Runner(), build_labeling(config))
+    runner, job = _worker[key]
+
+    async def shard() -> list[ProblemResult]:
+        return await _all_in_order(
+            [annotate(p, job.plan, job.engines, g) for p, g in zip(problems, given, strict=True)]
+        )
+
+    return runner.run(shard())
+
+
+T = TypeVar("T")
+
+
+async def _all_in_order(works: Sequence[Awaitable[T]]) -> list[T]:
+    """Results in the order of the works. The first fault cancels the others and is raised as it is."""
+
+    async def run(work: Awaitable[T]) -> T:
+        return await work
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run(work)) for work in works]
+    except ExceptionGroup as faults:
+        raise faults.exceptions[0] from faults
+    return [task.result() for task in tasks]
+
+
+async def _in_parallel(works: Iterator[Awaitable[None]], limit: int) -> None:
+    """Run works as they come, at most ``limit`` at a time, each begun only when there is room for it."""
+    running: set[asyncio.Task[None]] = set()
+
+    async def run(work: Awaitable[None]) -> None:
+        await work
+
+    try:
+        for work in works:
+            running.add(asyncio.ensure_future(run(work)))
+            if len(running) >= limit:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        await asyncio.gather(*running)
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def _joined(results: Sequence[ProblemResult]) -> tuple[list[LabeledSolution], list[tuple[str, Rollout]]]:
+    rows = [row for result in results for row in result.solutions]
+    return rows, [rollout for result in results for rollout in result.rollouts]
+
+
+def _shards(problems: Sequence[Problem], size: int) -> list[Sequence[Problem]]:
+    return [problems[i : i + size] for i in range(0, len(problems), size)]
+
+
+def _given_by_problem(
+    config: LabelConfig, problems: Iterable[Problem]
+) -> dict[str, list[GivenSolution]] | None:
+    """The user's solutions by problem id, or None where solutions are to be sampled."""
+    if config.solutions is None:
+        return None
+    given: dict[str, list[GivenSolution]] = {p.id: [] for p in problems}
+    by_text = {p.text: p.id for p in problems}
+    lost = 0
+    for solution in read_solutions(config.solutions):
+        key = solution.problem_id if solution.problem_id in given else by_text.get(solution.problem or "")
+        if key is None:
+            lost += 1
+            continue
+        given[key].append(GivenSolution(key, tuple(solution.steps), solution.text, solution.generator))
+    if lost and not any(given.values()):
+        raise ConfigError(
+            [
+                f"solutions: none of the {lost} solutions of {config.solutions} fits a problem of {config.problems}"
+            ]
+        )
+    return given
+
+
+def _given(given: dict[str, list[GivenSolution]] | None, problem: Problem) -> Sequence[GivenSolution] | None:
+    return None if given is None else given[problem.id]

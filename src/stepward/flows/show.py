@@ -1,0 +1,109 @@
+"""Labelled solutions as a person reads them: coloured steps, counts, values with intervals, what decided."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from stepward.prm.dataset import Dataset
+from stepward.prm.types import Estimate, LabeledSolution, Outcome, StepLabel, VerdictKind
+
+_LABEL = {1: ("right", "green"), 0: ("wrong", "red"), None: ("unknown", "yellow")}
+_OUTCOME_COLOUR = {Outcome.RIGHT: "green", Outcome.WRONG: "red"}
+
+
+def show_solutions(
+    dataset: Dataset, console: Console, *, limit: int, problem: str | None = None, only_errors: bool = False
+) -> int:
+    """Print labelled solutions.
+
+    Args:
+        dataset: Where they are.
+        console: Where they go.
+        limit: Most solutions to print.
+        problem: Only those whose problem id or solution id begins so.
+        only_errors: Only those with a wrong step.
+
+    Returns:
+        How many were printed.
+    """
+    shown = 0
+    for row in islice(_chosen(dataset, problem, only_errors), limit):
+        console.print(render(row))
+        shown += 1
+    return shown
+
+
+def _chosen(dataset: Dataset, problem: str | None, only_errors: bool) -> Iterator[LabeledSolution]:
+    for row in dataset.solutions():
+        if problem is not None and not row.solution.id.startswith(problem):
+            continue
+        if only_errors and row.first_error is None:
+            continue
+        yield row
+
+
+def render(row: LabeledSolution) -> RenderableType:
+    """One solution as a panel. Texts of models are shown as text: no markup of theirs is interpreted."""
+    table = Table(box=None, pad_edge=False, expand=True)
+    for heading, options in (
+        ("#", {"justify": "right"}),
+        ("step", {"ratio": 1}),
+        ("label", {}),
+        ("right/decided", {"justify": "right"}),
+        ("value after", {"justify": "right"}),
+        ("P(first error)", {"justify": "right"}),
+        ("decided by", {}),
+    ):
+        table.add_column(heading, **options)  # type: ignore[arg-type]
+    for t, (step, label, after) in enumerate(
+        zip(row.solution.steps, row.labels, row.prefixes[1:], strict=True)
+    ):
+        word, colour = _LABEL[label.label]
+        first = "  <- first error" if row.first_error == t else ""
+        table.add_row(
+            str(t),
+            Text(step.text, style=colour),
+            Text(word + first, style=colour),
+            _counts(after),
+            _value(after),
+            "-" if label.p_first_error is None else f"{label.p_first_error:.2f}",
+            _decided(label),
+        )
+    outcome = row.solution.outcome or Outcome.ERROR
+    foot = Text.assemble(
+        "final answer ",
+        (repr(row.solution.final_answer), "bold"),
+        ", gold ",
+        " or ".join(row.problem.answers) or "none",
+        ", ",
+        (outcome.value, _OUTCOME_COLOUR.get(outcome, "yellow")),
+        f"; value of the bare problem {_value(row.prefixes[0])} from {_counts(row.prefixes[0])}",
+    )
+    return Panel(
+        Group(Text(row.problem.text, style="bold"), Text(), table, Text(), foot), title=Text(row.solution.id)
+    )
+
+
+def _counts(estimate: Estimate) -> str:
+    counts = estimate.counts
+    if counts.total == 0:
+        return "-"
+    other = counts.total - counts.decided
+    return f"{counts.right}/{counts.decided}" + (f" +{other} other" if other else "")
+
+
+def _value(estimate: Estimate) -> str:
+    if estimate.value is None:
+        return "-"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.2f}"
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def _decided(label: StepLabel) -> str:
+    refuted = [v.verifier for v in label.verdicts if v.kind is VerdictKind.REFUTED]
+    return label.decided_by + (f" (refuted by {', '.join(refuted)})" if refuted else "")
