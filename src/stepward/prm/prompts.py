@@ -229,9 +229,9 @@ def _environment(chat: bool, date: str | None) -> "jinja2.Environment":
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=chat, lstrip_blocks=chat, undefined=undefined, extensions=[loopcontrols]
     )
-    globals_ = cast(dict[str, Any], environment.globals)
+    globals_ = cast(dict[str, Any], cast(Any, environment).globals)
     globals_["raise_exception"] = _raise_exception
-    cast(dict[str, Any], environment.filters)["tojson"] = _tojson
+    cast(Any, environment).filters["tojson"] = _tojson
     if date is not None:
         globals_["strftime_now"] = lambda _: date  # pyright: ignore[reportUnknownLambdaType]
     return environment
