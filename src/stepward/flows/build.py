@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from stepward import __version__
 from stepward.flows.config import LabelConfig
@@ -10,10 +11,12 @@ from stepward.labeling.allocation.registry import make_allocation
 from stepward.labeling.annotate import Engines, Labeling, StepVerifier
 from stepward.labeling.estimators.registry import make_estimator
 from stepward.labeling.evidence import LabelingConstants
+from stepward.labeling.policies.embedded import EMBEDDED_FOLDER
 from stepward.labeling.policies.registry import load_policy
+from stepward.prm.errors import ModelError
 from stepward.prm.manifest import Manifest, config_hash
 from stepward.prm.policy import Policy
-from stepward.prm.prompts import PromptTemplate, load_template
+from stepward.prm.prompts import PromptTemplate, chat_template, file_template, plain_template
 from stepward.prm.types import LabelerInfo, Problem, TokenIds, Verdict
 from stepward.verifiers.answer import Grader
 from stepward.verifiers.base import Verifier, make_verifier
@@ -49,7 +52,7 @@ def build_labeling(config: LabelConfig) -> LabelingJob:
     policy = load_policy(config.policy, batch_size=config.batch_size)
     same = config.completer in (None, config.policy)
     completer = policy if same else load_policy(str(config.completer), batch_size=config.batch_size)
-    template = load_template(config.prompt, config.policy)
+    template = prompt_template(config.prompt, config.policy)
     sampler = config.sampler.build()
     rollout_sampler = config.rollout_sampler.build() if config.rollout_sampler else sampler
     settings = config.row_settings()
@@ -90,6 +93,37 @@ def build_labeling(config: LabelConfig) -> LabelingJob:
         tokenizer_hash=completer.tokenizer.hash,
     )
     return LabelingJob(plan, engines, manifest)
+
+
+def load_policy_for(name: str, batch_size: int = 128) -> Policy:
+    """The policy of that name; see ``labeling.policies.registry``."""
+    return load_policy(name, batch_size=batch_size)
+
+
+def checkpoint_folder(name: str) -> Path | str:
+    """The folder of a checkpoint by name: ``embedded``, a folder, or a Hub id (which is left as it is)."""
+    return EMBEDDED_FOLDER if name == "embedded" else name
+
+
+def prompt_template(name: str | None, policy: str) -> PromptTemplate:
+    """A prompt template by name.
+
+    Args:
+        name: ``plain``, ``chat``, a Jinja file, or None: the checkpoint's own (``prompt.jinja``, else its chat
+            template), else plain.
+        policy: The policy that it is for.
+    """
+    folder = Path(checkpoint_folder(policy))
+    if name is None:
+        if (folder / "prompt.jinja").is_file():
+            return file_template(folder / "prompt.jinja")
+        try:
+            return chat_template(folder)
+        except ModelError:
+            return plain_template()
+    if name == "plain":
+        return plain_template()
+    return chat_template(folder) if name == "chat" else file_template(name)
 
 
 def _render(template: PromptTemplate, policy: Policy, problem: Problem) -> TokenIds:

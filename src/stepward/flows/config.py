@@ -123,18 +123,20 @@ class TrainConfig(_Config):
         data: Dataset folder.
         out: Where the PRM goes.
         base: Backbone: ``embedded``, a folder, or a Hub id.
+        prompt: How the problem is put to the model; None = as the base wants it.
         reference: A frozen language model inside the PRM whose token log-probabilities are an extra input.
-        loss: Name of the loss.
-        target: ``hard`` labels or ``soft`` values.
+        loss: Name of the loss, see ``training.objectives``.
+        target: What a step's label is turned into, see ``training.collate``.
         validation_share: Share of problems held out for validation, split by problem.
     """
 
     data: Path
     out: Path
     base: str = "embedded"
+    prompt: str | None = None
     reference: str | None = None
     loss: str = "bce"
-    target: Literal["hard", "soft"] = "hard"
+    target: str = "label"
     epochs: int = Field(default=5, ge=1)
     batch_size: int = Field(default=32, ge=1)
     learning_rate: float = Field(default=2e-3, gt=0)
@@ -153,6 +155,10 @@ class EvaluateConfig(_Config):
         threshold_from: A file of the same format, of other problems, that the threshold is chosen on.
         threshold: A threshold fixed by hand, instead.
         samples: A file of sampled solutions for best-of-N.
+        baseline_policy: Also score by position and length, by this policy's log-probability, and by the pass rate
+            of a problem's other solutions.
+        num_orders: Orders of each problem's samples that best-of-N is averaged over.
+        bootstrap: Resamples of problems for the intervals.
     """
 
     prm: str
@@ -161,6 +167,8 @@ class EvaluateConfig(_Config):
     threshold_from: Path | None = None
     threshold: float | None = Field(default=None, ge=0, le=1)
     samples: Path | None = None
+    baseline_policy: str | None = None
+    num_orders: int = Field(default=32, ge=1)
     seed: int = Field(default=0, ge=0)
     bootstrap: int = Field(default=2000, ge=100)
 

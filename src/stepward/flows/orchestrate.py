@@ -6,15 +6,16 @@ dataset folder: results are not persisted and nothing is cached.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from stepward.flows.config import LabelConfig
-from stepward.flows.label import Progress, Through, Watch, label
+from stepward.flows.label import Progress, Through, Watch, directly, label
 from stepward.flows.prefect_server import PrefectServer
+from stepward.flows.quickstart import Outcomes, Say, Sizes, quickstart
 from stepward.prm.errors import EngineError
 
 T = TypeVar("T")
-Stage = Callable[[Callable[[], T]], Awaitable[T]]
 
 _RETRIES = 2
 _RETRY_DELAY_S = 5
@@ -31,6 +32,19 @@ async def run_label(
         return await label(config, resume=resume, overwrite=overwrite, watch=watch, through=through)
 
     return await as_flow("label", _parameters(config), body)
+
+
+async def run_quickstart(
+    out: Path, *, seed: int, sizes: Sizes, watch: Watch, say: Say, server: PrefectServer | None
+) -> Outcomes:
+    """The quickstart as one Prefect flow, or without Prefect where there is no server."""
+
+    async def body(through: Through) -> Outcomes:
+        return await quickstart(out, seed=seed, sizes=sizes, through=through, watch=watch, say=say)
+
+    if server is None or not await asyncio.to_thread(server.ready):
+        return await body(directly)
+    return await as_flow("quickstart", {"out": out.name, "seed": seed}, body)
 
 
 async def as_flow(name: str, parameters: dict[str, Any], body: Callable[[Through], Awaitable[T]]) -> T:

@@ -1,0 +1,228 @@
+"""``stepward evaluate``: a reward model on solutions with known first errors, and on stored samples."""
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepward.flows.build import load_policy_for, prompt_template
+from stepward.flows.config import EvaluateConfig
+from stepward.prm.errors import InputError
+from stepward.prm.evaluation.baselines import (
+    fit_position,
+    labels_up_to_first_error,
+    logprob_scores,
+    sibling_scores,
+)
+from stepward.prm.evaluation.best_of_n import BestOfNResult, SamplePool, classes_by_test, evaluate_pools
+from stepward.prm.evaluation.intervals import Bootstrap, Measure
+from stepward.prm.evaluation.items import Item, Scores
+from stepward.prm.evaluation.processbench import (
+    ProcessBenchResult,
+    difference,
+    evaluate,
+    predict,
+    tune_threshold,
+)
+from stepward.prm.evaluation.readers.processbench import read_items
+from stepward.prm.evaluation.thresholds import Threshold
+from stepward.prm.models.load import load
+from stepward.prm.policy import Policy, RewardModel
+from stepward.prm.prompts import PromptTemplate
+from stepward.prm.steps import StepFormat
+from stepward.prm.types import Prefix, Problem, TokenIds, VerdictKind
+from stepward.verifiers.answer import equivalent
+
+PASS_AT = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What an evaluation found.
+
+    Attributes:
+        items: The reported solutions, with their scores by scorer in ``scores``.
+        results: The reward model's result first, then the baselines'.
+        over_best_baseline: F1 minus the best baseline's, paired; None without baselines.
+        best_baseline: Its name.
+        best_of_n: Best-of-N curves, or None without samples.
+    """
+
+    items: tuple[Item, ...]
+    scores: dict[str, tuple[Scores, ...]]
+    results: tuple[ProcessBenchResult, ...]
+    over_best_baseline: Measure | None
+    best_baseline: str | None
+    best_of_n: BestOfNResult | None
+
+
+def run_evaluation(config: EvaluateConfig) -> Evaluation:
+    """Score, choose the threshold on the other split, and report.
+
+    Raises:
+        InputError: A file that cannot be read, or splits that share problems.
+        ModelError: The reward model cannot be loaded or gives scores that are not finite.
+    """
+    prm = load(config.prm)
+    bootstrap = Bootstrap(num_resamples=config.bootstrap, seed=config.seed)
+    items = [item for path in config.processbench for item in read_items(path)]
+    tuning = read_items(config.threshold_from) if config.threshold_from is not None else []
+    scorers: dict[str, tuple[list[Scores], list[Scores]]] = {}
+    if items:
+        scorers[prm.name] = (_score(prm, tuning), _score(prm, items))
+        if config.baseline_policy is not None:
+            scorers |= _baselines(config.baseline_policy, prm, tuning, items)
+    predictions: dict[str, list[int | None]] = {}
+    results: list[ProcessBenchResult] = []
+    for name, (tuning_scores, scores) in scorers.items():
+        threshold = _threshold(config, tuning, tuning_scores)
+        predictions[name] = predict(scores, threshold)
+        results.append(
+            evaluate(items, predictions[name], scorer=name, threshold=threshold, bootstrap=bootstrap)
+        )
+    best = max(results[1:], key=lambda r: r.macro.f1.value or 0.0, default=None)
+    return Evaluation(
+        items=tuple(items),
+        scores={name: tuple(scores) for name, (_, scores) in scorers.items()},
+        results=tuple(results),
+        over_best_baseline=None
+        if best is None
+        else difference(items, predictions[prm.name], predictions[best.scorer], bootstrap=bootstrap)["macro"],
+        best_baseline=best.scorer if best is not None else None,
+        best_of_n=_best_of_n(config, prm, bootstrap) if config.samples is not None else None,
+    )
+
+
+def _threshold(config: EvaluateConfig, tuning: Sequence[Item], scores: Sequence[Scores]) -> Threshold:
+    if config.threshold is not None:
+        return Threshold(config.threshold, "given by hand")
+    return tune_threshold(tuning, scores, source=Path(str(config.threshold_from)).name)
+
+
+def _score(prm: RewardModel, items: Sequence[Item]) -> list[Scores]:
+    return (
+        list(prm.score([_problem(item) for item in items], [item.steps for item in items])) if items else []
+    )
+
+
+def _problem(item: Item) -> Problem:
+    return Problem(item.id, item.problem)
+
+
+def _baselines(
+    policy_name: str, prm: Any, tuning: Sequence[Item], items: Sequence[Item]
+) -> dict[str, tuple[list[Scores], list[Scores]]]:
+    """What a scorer must beat: position and length, the policy's mean log-probability, the sibling pass rate.
+
+    The logistic model is fitted on the tuning split's own labels, which favours it.
+    """
+    lengths = [[len(s) for s in item.steps] for item in tuning]
+    position = fit_position(lengths, [labels_up_to_first_error(len(i.steps), i.first_error) for i in tuning])
+    step_format: StepFormat = prm.description.step_format
+    logprobs = asyncio.run(_logprobs(policy_name, step_format, [*tuning, *items]))
+
+    def positions(part: Sequence[Item]) -> list[Scores]:
+        return [position.score([len(s) for s in item.steps]) for item in part]
+
+    return {
+        "position and length": (positions(tuning), positions(items)),
+        "policy log-probability": (logprobs[: len(tuning)], logprobs[len(tuning) :]),
+        "sibling pass rate": (_siblings(tuning), _siblings(items)),
+    }
+
+
+async def _logprobs(policy_name: str, step_format: StepFormat, items: Sequence[Item]) -> list[Scores]:
+    policy = load_policy_for(policy_name)
+    template = prompt_template(None, policy_name)
+    try:
+        return list(
+            await asyncio.gather(*(_mean_logprobs(policy, template, step_format, item) for item in items))
+        )
+    finally:
+        await policy.close()
+
+
+async def _mean_logprobs(
+    policy: Policy, template: PromptTemplate, step_format: StepFormat, item: Item
+) -> Scores:
+    """Scores from the mean log-probability of each step's tokens under the policy."""
+    prompt = template.render(_problem(item), policy.tokenizer).ids
+    steps = step_format.encode_steps(item.steps, policy.tokenizer)
+    continuation: TokenIds = tuple(i for ids in steps for i in ids)
+    values = await policy.loglikelihood(Prefix(item.id, prompt), continuation)
+    position, per_step = 0, []
+    for ids in steps:
+        per_step.append(values[position : position + len(ids)])
+        position += len(ids)
+    return logprob_scores(per_step)
+
+
+def _siblings(items: Sequence[Item]) -> list[Scores]:
+    """Each solution's steps all get the pass rate of the problem's other solutions."""
+    by_problem: dict[str, list[Item]] = defaultdict(list)
+    for item in items:
+        by_problem[item.problem].append(item)
+    scores: list[Scores] = []
+    for item in items:
+        others = [o for o in by_problem[item.problem] if o.id != item.id]
+        scores.append(
+            sibling_scores(len(item.steps), sum(bool(o.final_answer_correct) for o in others), len(others))
+        )
+    return scores
+
+
+def _best_of_n(config: EvaluateConfig, prm: RewardModel, bootstrap: Bootstrap) -> BestOfNResult:
+    """Best-of-N over a file of samples (ProcessBench's format with problem_id, final_answer, outcome, tokens)."""
+    pools = sample_pools(Path(str(config.samples)), prm)
+    most = max(len(pool.classes) for pool in pools)
+    return evaluate_pools(
+        pools,
+        [n for n in PASS_AT if n <= most],
+        num_orders=config.num_orders,
+        seed=config.seed,
+        bootstrap=bootstrap,
+    )
+
+
+def sample_pools(path: Path, prm: RewardModel) -> list[SamplePool]:
+    """The samples of each problem, scored.
+
+    Raises:
+        InputError: A row lacks a field that best-of-N needs.
+    """
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    needed = ("problem_id", "problem", "steps", "final_answer", "outcome", "tokens")
+    for number, row in enumerate(rows, 1):
+        if missing := [name for name in needed if name not in row]:
+            raise InputError(
+                f"{path}:{number}: a sample needs {', '.join(needed)}; missing: {', '.join(missing)}"
+            )
+    scores = prm.score([Problem(r["problem_id"], r["problem"]) for r in rows], [r["steps"] for r in rows])
+    by_problem: dict[str, list[int]] = defaultdict(list)
+    for i, row in enumerate(rows):
+        by_problem[row["problem_id"]].append(i)
+    pools: list[SamplePool] = []
+    for problem_id, members in by_problem.items():
+        outcomes = [rows[i]["outcome"] for i in members]
+        pools.append(
+            SamplePool(
+                problem_id,
+                classes_by_test([rows[i]["final_answer"] for i in members], _same_answer),
+                tuple(_right(outcome) for outcome in outcomes),
+                tuple(rows[i]["tokens"] for i in members),
+                tuple(scores[i] for i in members),
+            )
+        )
+    return pools
+
+
+def _right(outcome: str) -> bool | None:
+    """A truncated or missing answer is the policy's own doing and not right; a fault of ours is unknown."""
+    return {"right": True, "wrong": False, "truncated": False, "no_answer": False}.get(outcome)
+
+
+def _same_answer(a: str, b: str) -> bool:
+    return a.strip() == b.strip() or equivalent(gold=a, answer=b).kind is VerdictKind.SUPPORTED

@@ -1,0 +1,101 @@
+"""Results as a person reads them at the end of a command."""
+
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from stepward.flows.evaluate import Evaluation
+from stepward.flows.quickstart import Outcomes
+from stepward.prm.evaluation.intervals import Measure
+from stepward.training.discriminative import TrainResult
+
+
+def closing_table(outcomes: Outcomes, out: Path) -> RenderableType:
+    """What the quickstart made and how well it works."""
+    labels = outcomes.labels
+    made = Table(title="What was made", title_justify="left", show_header=False, box=None)
+    if outcomes.labelled is not None:
+        done = outcomes.labelled
+        made.add_row("labelled steps", f"{done.labelled_steps:,} of {done.steps:,}")
+        made.add_row("tokens sampled", f"{done.tokens:,}")
+    made.add_row("labels against the exact truth", f"first-error F1 {_percent(labels.first_error.f1)}")
+    made.add_row("right answers with a wrong step", f"{labels.right_answer_wrong_step:.1%}")
+    places = Table(title="Where it lies", title_justify="left", show_header=False, box=None)
+    for name, what in (
+        ("dataset", "labelled solutions and every rollout, Parquet (stepward show ...)"),
+        ("heldout", "machine-checked solutions in ProcessBench's format"),
+        ("prm", "the reward model, safetensors"),
+        ("evaluation", "results"),
+        ("summary.json", "the figures of this table"),
+    ):
+        places.add_row(str(out / name), what)
+    return Group(made, Text(), evaluation_table(outcomes.evaluation), Text(), places)
+
+
+def training_table(result: TrainResult) -> RenderableType:
+    """Metrics after each epoch, and what became of the rows."""
+    table = Table(title=f"Reward model in {result.folder}", title_justify="left", box=None)
+    names = list(result.history[-1]) if result.history else []
+    for name in names:
+        table.add_column(name, justify="right")
+    for epoch in result.history:
+        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in epoch.values()))
+    return Group(table, Text(result.training_rows.summary()))
+
+
+def evaluation_table(evaluation: Evaluation) -> RenderableType:
+    """ProcessBench figures by scorer, and best-of-N by method."""
+    parts: list[RenderableType] = []
+    if evaluation.results:
+        table = Table(
+            title=f"First wrong step on {len(evaluation.items):,} solutions, threshold from another split",
+            title_justify="left",
+            box=None,
+        )
+        for heading in ("scorer", "on erroneous", "on correct", "F1 (95 %)"):
+            table.add_column(heading, justify="left" if heading == "scorer" else "right")
+        for result in evaluation.results:
+            macro = result.macro
+            table.add_row(
+                result.scorer,
+                _percent(macro.error_accuracy),
+                _percent(macro.correct_accuracy),
+                _percent(macro.f1),
+            )
+        parts.append(table)
+        if evaluation.over_best_baseline is not None:
+            parts.append(Text(f"over {evaluation.best_baseline}: {_points(evaluation.over_best_baseline)}"))
+    curves = evaluation.best_of_n
+    if curves is not None:
+        largest = max(p.cut for p in curves.points)
+        table = Table(
+            title=f"Final answers of {curves.num_problems:,} problems, {largest} samples each",
+            title_justify="left",
+            box=None,
+        )
+        for heading in ("method", "accuracy (95 %)", "over majority, paired"):
+            table.add_column(heading, justify="left" if heading == "method" else "right")
+        for k in (1, largest):
+            table.add_row(f"pass@{k}", _percent(curves.pass_at_k[k]), "")
+        for point in curves.points:
+            if point.cut == largest:
+                paired = "" if point.method == "majority" else _points(point.over_majority)
+                table.add_row(point.method, _percent(point.accuracy), paired)
+        parts += [Text(), table]
+    return Group(*parts)
+
+
+def _percent(measure: Measure) -> str:
+    if measure.value is None:
+        return f"undefined ({measure.note})"
+    if measure.low is None or measure.high is None:
+        return f"{measure.value:.1%}"
+    return f"{measure.value:.1%} [{measure.low:.1%}, {measure.high:.1%}]"
+
+
+def _points(measure: Measure) -> str:
+    if measure.value is None or measure.low is None or measure.high is None:
+        return f"undefined ({measure.note})"
+    return f"{100 * measure.value:+.1f} points [{100 * measure.low:+.1f}, {100 * measure.high:+.1f}]"
