@@ -151,6 +151,8 @@ def run_template(control: socket.socket) -> None:
     sys.path[:] = setup["path"]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
+        for name in setup["preload"]:
+            importlib.import_module(name)
         module = importlib.import_module(setup["module"])
     except BaseException as error:
         fault = f"{type(error).__name__}: {str(error)[:_MESSAGE_CHARS]}"

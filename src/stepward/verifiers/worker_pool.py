@@ -39,6 +39,22 @@ class Limits:
     growth_bytes: int = 128 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a template is started; the sandbox puts a jail before the interpreter.
+
+    Attributes:
+        command: Program and arguments; the number of the control descriptor is appended. Empty = this
+            interpreter on ``worker_main``.
+        path: ``sys.path`` of the template. Empty = the caller's.
+        preload: Modules to import before the one that has the functions.
+    """
+
+    command: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class Worker:
     """The supervisor's end of one worker.
@@ -80,8 +96,8 @@ _ENVIRONMENT = {
 class Template:
     """The process that imported one module and forks workers from itself."""
 
-    def __init__(self, module: str, limits: Limits) -> None:
-        self.module, self.limits = module, limits
+    def __init__(self, module: str, limits: Limits, launch: Launch) -> None:
+        self.module, self.limits, self.launch = module, limits, launch
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -134,8 +150,9 @@ class Template:
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         with theirs:
+            command = self.launch.command or (sys.executable, "-s", "-P", worker_main.__file__)
             self._process = subprocess.Popen(
-                [sys.executable, "-s", "-P", worker_main.__file__, str(theirs.fileno())],
+                [*command, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -145,7 +162,8 @@ class Template:
             )
         setup = {
             "module": self.module,
-            "path": [os.path.abspath(p) for p in sys.path],
+            "preload": list(self.launch.preload),
+            "path": list(self.launch.path) or [os.path.abspath(p) for p in sys.path],
             "memory_bytes": self.limits.memory_bytes,
             "reply_bytes": self.limits.reply_bytes,
             "growth_bytes": self.limits.growth_bytes,
@@ -191,8 +209,8 @@ class Template:
 class Pool:
     """The workers of one module: at most ``size`` at a time, the idle ones kept."""
 
-    def __init__(self, module: str, size: int, limits: Limits) -> None:
-        self._template = Template(module, limits)
+    def __init__(self, module: str, size: int, limits: Limits, launch: Launch) -> None:
+        self._template = Template(module, limits, launch)
         self._limits = limits
         self._idle: list[Worker] = []
         self._free = size

@@ -35,9 +35,9 @@ from stepward.verifiers.worker_calls import (
     run_fresh,
     run_together,
 )
-from stepward.verifiers.worker_pool import Limits, Pool
+from stepward.verifiers.worker_pool import Launch, Limits, Pool
 
-__all__ = ["CallKind", "CallResult", "Json", "Limits", "Supervisor", "shared"]
+__all__ = ["CallKind", "CallResult", "Json", "Launch", "Limits", "Supervisor", "shared"]
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 
@@ -51,11 +51,18 @@ class Supervisor:
         num_workers: Most workers at a time for each module; 0 = one a CPU.
         limits: What a call and a worker may use.
         cache_entries: Results kept in memory, the least recently used dropped first; 0 = none.
+        launch: How processes are started; the default is this interpreter without this process's environment.
     """
 
     def __init__(
-        self, *, num_workers: int = 0, limits: Limits | None = None, cache_entries: int = 100_000
+        self,
+        *,
+        num_workers: int = 0,
+        limits: Limits | None = None,
+        cache_entries: int = 100_000,
+        launch: Launch | None = None,
     ) -> None:
+        self._launch = launch or Launch()
         self.limits = limits or Limits()
         self.num_workers = num_workers or os.cpu_count() or 1
         self._cache_entries = cache_entries
@@ -281,7 +288,7 @@ class Supervisor:
             if self._closed:
                 raise StepwardError("this supervisor of workers is closed; make a new one")
             if module not in self._pools:
-                self._pools[module] = Pool(module, self.num_workers, self.limits)
+                self._pools[module] = Pool(module, self.num_workers, self.limits, self._launch)
             return self._pools[module]
 
     def _cached(self, digest: bytes) -> CallResult | None:

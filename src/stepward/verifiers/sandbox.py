@@ -1,0 +1,422 @@
+"""Runs untrusted Python where it can do no harm.
+
+Two modes, found by trying, the stronger first:
+
+* ``bubblewrap``: an interpreter inside bubblewrap (new user, mount, process, network, IPC and host-name
+  namespaces; a read-only file system that holds the interpreter and its libraries and nothing else). It forks
+  a process for every job, in a process and a mount namespace of its own, with an empty ``/tmp``, without
+  ``/proc``, under seccomp and resource limits. Killing the job's first process kills all that belongs to it.
+* ``landlock``: the same worker and the same seccomp filter on the host, with Landlock in place of the
+  namespaces: only the standard library can be read and nothing written.
+
+Where neither works, nothing is run: SandboxUnavailable says what to install. No text is ever compiled or run in
+the calling process.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import sysconfig
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from stepward.prm.errors import StepwardError
+from stepward.prm.policy import Execution
+from stepward.verifiers import confinement, sandbox_exam, sandbox_job, worker_main
+from stepward.verifiers.workers import CallResult, Launch, Limits, Supervisor
+
+VERSION = "1"
+"""Changes when the same program could end otherwise."""
+
+_PRELOADED = """
+abc argparse array ast base64 bisect calendar cmath collections contextlib copy csv ctypes dataclasses datetime
+decimal difflib enum fractions functools hashlib heapq io itertools json math numbers operator pprint queue random
+re statistics string struct textwrap threading time traceback types typing unicodedata warnings zlib
+"""
+PRELOADED = tuple(_PRELOADED.split())
+"""Imported once, before jobs are forked."""
+
+_INSIDE = "/stepward"
+_GRACE_S = 10.0  # the worker ends a job at its deadline; only a worker that hangs meets this one
+
+
+class SandboxUnavailable(StepwardError):
+    """Neither namespaces nor Landlock can be had, so no code is run."""
+
+
+class Mode(StrEnum):
+    """What confines a job."""
+
+    BUBBLEWRAP = "bubblewrap"
+    LANDLOCK = "landlock"
+
+
+@dataclass(frozen=True, slots=True)
+class JobLimits:
+    """What one job may use.
+
+    Attributes:
+        timeout_s: Wall seconds, where a call names none.
+        memory_bytes: Address space of a job's process.
+        output_bytes: Each of standard output, standard error and any file.
+        scratch_bytes: All files in ``/tmp`` together (bubblewrap only; nothing can be written elsewhere).
+    """
+
+    timeout_s: float = 5.0
+    memory_bytes: int = 384 << 20
+    output_bytes: int = 1 << 20
+    scratch_bytes: int = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What became of a program.
+
+    Attributes:
+        status: ``ok``, ``error`` (an uncaught exception or a non-zero exit), ``timeout``, ``killed`` (memory,
+            output, a signal) or ``fault`` (the sandbox itself failed: nothing is known of the program).
+        cause: In words, where the status is not ``ok``.
+        stdout: What it printed, cut at the limit.
+        stderr: The same for standard error; a traceback where there was an exception.
+        wall_s: Wall seconds.
+        cpu_s: CPU seconds.
+        starved: It met its deadline while the machine was busy: running it again alone may end otherwise.
+        mode: What confined it.
+    """
+
+    status: str
+    cause: str
+    stdout: str
+    stderr: str
+    wall_s: float
+    cpu_s: float
+    starved: bool
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What became of a program under unit tests.
+
+    Attributes:
+        result: ``passed``; ``failed`` (an assertion, or an exception of the program); ``load_error`` (it does
+            not compile, or fails before a test); ``timeout``; ``killed``; ``untransferable`` (a value of a
+            class of its own); ``test_error`` (the tests themselves); ``fault`` (the sandbox itself).
+        detail: In words: the line of the tests and the exception.
+        calls: How often the tests called the program.
+        wall_s: Wall seconds.
+        cpu_s: CPU seconds.
+        starved: As in ``Run``.
+        mode: What confined it.
+    """
+
+    result: str
+    detail: str
+    calls: int
+    wall_s: float
+    cpu_s: float
+    starved: bool
+    mode: Mode
+
+
+class Sandbox:
+    """An ``Executor`` for untrusted Python, safe to share between threads and event loops.
+
+    Args:
+        num_workers: Jobs at a time; 0 = one a CPU.
+        limits: What a job may use.
+        mode: The one mode to use; None = the strongest that works.
+        modules: Installed packages to import before jobs are forked, such as ``sympy``; their site-packages
+            become readable. They count towards a job's memory.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_workers: int = 0,
+        limits: JobLimits | None = None,
+        mode: Mode | None = None,
+        modules: Sequence[str] = (),
+    ) -> None:
+        self.limits = limits or JobLimits()
+        self.num_workers = num_workers
+        self.modules = tuple(modules)
+        self._wanted = mode
+        self._lock = threading.Lock()
+        self._started: tuple[Mode, Supervisor] | None = None
+
+    @property
+    def mode(self) -> Mode:
+        """What confines jobs here. Starts the sandbox. Raises SandboxUnavailable."""
+        return self._start()[0]
+
+    def execute(self, program: str, *, stdin: str = "", timeout_s: float | None = None) -> Run:
+        """Run a program to its end or its deadline, and wait for it.
+
+        Args:
+            program: Python source.
+            stdin: Standard input.
+            timeout_s: Wall seconds.
+
+        Raises:
+            SandboxUnavailable: Nothing can confine it here.
+        """
+        mode, supervisor = self._start()
+        job = self._job(mode, timeout_s, program=program, stdin=stdin)
+        return _run(
+            supervisor.run(_EXECUTE, [job], wall_s=job["timeout_s"] + _GRACE_S), mode, job["timeout_s"]
+        )
+
+    async def aexecute(self, program: str, *, stdin: str = "", timeout_s: float | None = None) -> Run:
+        """``execute`` for an event loop."""
+        mode, supervisor = await asyncio.to_thread(self._start)
+        job = self._job(mode, timeout_s, program=program, stdin=stdin)
+        result = await supervisor.arun(_EXECUTE, [job], wall_s=job["timeout_s"] + _GRACE_S)
+        return _run(result, mode, job["timeout_s"])
+
+    async def run(self, code: str, *, stdin: str = "", timeout_s: float = 5.0) -> Execution:
+        """The ``Executor`` protocol of ``prm.policy``. A fault of the sandbox has the status ``killed``."""
+        ended = await self.aexecute(code, stdin=stdin, timeout_s=timeout_s)
+        status = "killed" if ended.status == "fault" else ended.status
+        said = ended.cause if status in ("timeout", "killed") else ""
+        stderr = "\n".join(part for part in (ended.stderr, said) if part)
+        return Execution(status=status, stdout=ended.stdout, stderr=stderr, seconds=ended.cpu_s)
+
+    def examine(
+        self,
+        program: str,
+        tests: str,
+        *,
+        entry_point: str = "",
+        setup: str = "",
+        timeout_s: float | None = None,
+    ) -> Examination:
+        """Run unit tests against a program, each in a process of its own (see ``sandbox_exam``).
+
+        Args:
+            program: Python source that defines functions. Untrusted.
+            tests: Python source that calls them: assertions, and a function ``check(candidate)`` if
+                ``entry_point`` is given (HumanEval's form). Confined as well.
+            entry_point: The one function of the program that the tests may call; empty = any.
+            setup: Source that both processes run first: imports and helper functions of the problem.
+            timeout_s: Wall seconds for all of it.
+
+        Raises:
+            SandboxUnavailable: Nothing can confine it here.
+        """
+        mode, supervisor = self._start()
+        job = self._job(mode, timeout_s, program=program, tests=tests, entry_point=entry_point, setup=setup)
+        result = supervisor.run(_EXAMINE, [job], wall_s=job["timeout_s"] + _GRACE_S)
+        return _examination(result, mode, job["timeout_s"])
+
+    async def aexamine(
+        self,
+        program: str,
+        tests: str,
+        *,
+        entry_point: str = "",
+        setup: str = "",
+        timeout_s: float | None = None,
+    ) -> Examination:
+        """``examine`` for an event loop."""
+        mode, supervisor = await asyncio.to_thread(self._start)
+        job = self._job(mode, timeout_s, program=program, tests=tests, entry_point=entry_point, setup=setup)
+        result = await supervisor.arun(_EXAMINE, [job], wall_s=job["timeout_s"] + _GRACE_S)
+        return _examination(result, mode, job["timeout_s"])
+
+    def close(self) -> None:
+        """End the sandbox and all that runs in it."""
+        with self._lock:
+            started, self._started = self._started, None
+        if started is not None:
+            started[1].close()
+
+    def __enter__(self) -> "Sandbox":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _job(self, mode: Mode, timeout_s: float | None, **texts: str) -> dict[str, Any]:
+        limits = self.limits if timeout_s is None else replace(self.limits, timeout_s=timeout_s)
+        return {**asdict(limits), "mode": mode.value, "readable": list(_readable(self.modules)), **texts}
+
+    def _start(self) -> tuple[Mode, Supervisor]:
+        with self._lock:
+            if self._started is None:
+                self._started = self._find_mode()
+            return self._started
+
+    def _find_mode(self) -> tuple[Mode, Supervisor]:
+        faults: list[str] = []
+        for mode in [self._wanted] if self._wanted else list(Mode):
+            try:
+                supervisor = self._supervise(mode)
+            except (StepwardError, OSError) as error:
+                faults.append(f"  - {mode.value}: {error}")
+                continue
+            fault = self._probe(mode, supervisor)
+            if not fault:
+                return mode, supervisor
+            supervisor.close()
+            faults.append(f"  - {mode.value}: {fault}")
+        raise SandboxUnavailable(
+            "model-written code cannot be confined on this machine, so none is run:\n"
+            + "\n".join(faults)
+            + "\nOn Linux install bubblewrap (apt-get install bubblewrap, dnf install bubblewrap) and allow user "
+            "namespaces, in a container by its seccomp profile; or use a kernel of 5.13 or later with Landlock"
+        )
+
+    def _supervise(self, mode: Mode) -> Supervisor:
+        if not sys.platform.startswith("linux"):
+            raise SandboxUnavailable(f"needs Linux, and this is {sys.platform}")
+        launch = _bubblewrap(self.modules) if mode is Mode.BUBBLEWRAP else Launch()
+        limits = Limits(
+            cpu_s=3600.0,  # the worker only waits; a job's own time is limited by its deadline
+            memory_bytes=self.limits.memory_bytes + (64 << 20),
+            reply_bytes=12 * self.limits.output_bytes + (1 << 20),  # JSON writes a byte as up to six
+        )
+        return Supervisor(
+            num_workers=self.num_workers,
+            limits=limits,
+            cache_entries=0,
+            launch=replace(launch, preload=(*PRELOADED, *self.modules)),
+        )
+
+    def _probe(self, mode: Mode, supervisor: Supervisor) -> str:
+        """Try the sandbox with a program that tries to get out. Returns what is wrong, or ``""``."""
+        job = self._job(mode, 20.0, program=_PROBE, stdin="")
+        try:
+            run = _run(supervisor.run(_EXECUTE, [job], wall_s=60.0), mode, 20.0)
+        except StepwardError as error:
+            return str(error)
+        if run.status != "ok":
+            return f"{run.cause or run.status} {run.stderr[-300:]}".strip()
+        found = json.loads(run.stdout)
+        if mode is Mode.BUBBLEWRAP and found.pop("pid") != 1:
+            return "a job does not get a process namespace of its own"
+        leaks = [name for name, got in found.items() if name != "pid" and got]
+        return f"a job can {', '.join(leaks)}" if leaks else ""
+
+
+_EXECUTE = f"{sandbox_job.__name__}:execute"
+_EXAMINE = f"{sandbox_exam.__name__}:examine"
+
+_PROBE = """
+import json, os, socket
+
+def can(action):
+    try:
+        action()
+    except OSError:
+        return False
+    return True
+
+print(json.dumps({
+    "pid": os.getpid(),
+    "fork": can(os.fork),
+    "open a socket": can(socket.socket),
+    "read /etc/passwd": can(lambda: open("/etc/passwd")),
+    "execute a file": can(lambda: os.execv("/bin/sh", ["sh", "-c", "true"])),
+    "signal its parent": can(lambda: os.kill(os.getppid() or 2, 0)),
+}))
+"""
+
+
+def _starved(found: dict[str, Any], timeout_s: float, timed_out: bool) -> bool:
+    """Whether a job met its deadline because it waited for a processor: a quarter of its time or more."""
+    return timed_out and found["waited_s"] > timeout_s / 4
+
+
+def _run(result: CallResult, mode: Mode, timeout_s: float) -> Run:
+    if not result.ok:
+        return Run("fault", f"sandbox worker: {result.kind}: {result.message}", "", "", 0.0, 0.0, False, mode)
+    found = result.value
+    return Run(
+        status=found["status"],
+        cause=found["cause"],
+        stdout=found["stdout"],
+        stderr=found["stderr"],
+        wall_s=found["wall_s"],
+        cpu_s=found["cpu_s"],
+        starved=_starved(found, timeout_s, found["status"] == "timeout"),
+        mode=mode,
+    )
+
+
+def _examination(result: CallResult, mode: Mode, timeout_s: float) -> Examination:
+    if not result.ok:
+        return Examination(
+            "fault", f"sandbox worker: {result.kind}: {result.message}", 0, 0.0, 0.0, False, mode
+        )
+    found = result.value
+    return Examination(
+        result=found["result"],
+        detail=found["detail"],
+        calls=found["calls"],
+        wall_s=found["wall_s"],
+        cpu_s=found["cpu_s"],
+        starved=_starved(found, timeout_s, found["result"] == "timeout"),
+        mode=mode,
+    )
+
+
+def _site_packages(modules: Sequence[str]) -> list[str]:
+    return [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))] if modules else []
+
+
+@cache
+def _readable(modules: tuple[str, ...]) -> tuple[str, ...]:
+    """What a job may read under Landlock: the standard library, shared libraries, and named packages."""
+    folders = {sysconfig.get_path("stdlib"), "/lib", "/lib64", "/usr/lib64", *_site_packages(modules)}
+    triplet = sysconfig.get_config_var("MULTIARCH")
+    if triplet:
+        folders |= {f"/lib/{triplet}", f"/usr/lib/{triplet}"}
+        folders -= {"/lib"}
+    return tuple(sorted(os.path.realpath(f) for f in folders if os.path.isdir(f)))
+
+
+def _bubblewrap(modules: Sequence[str]) -> Launch:
+    """The command line of the jail: an empty file system, then only what the interpreter needs."""
+    program = shutil.which("bwrap")
+    if program is None:
+        raise SandboxUnavailable("bwrap is not installed")
+    python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    command = [
+        program, "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts",
+        "--unshare-cgroup-try", "--uid", "65534", "--gid", "65534", "--hostname", "sandbox",
+        "--die-with-parent", "--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN",
+    ]  # fmt: skip
+    for folder in ("/lib", "/lib64", "/usr/lib", "/usr/lib64"):
+        if os.path.islink(folder):
+            command += ["--symlink", os.readlink(folder), folder]
+        elif os.path.isdir(folder):
+            command += ["--ro-bind", folder, folder]
+    prefix = sys.base_prefix
+    if prefix not in ("/usr", "/"):
+        command += ["--ro-bind", f"{prefix}/lib", f"{prefix}/lib"]
+    command += ["--ro-bind", python, python]
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    for hidden in (stdlib / "site-packages", Path("/usr/lib/python3/dist-packages")):
+        if hidden.is_dir():
+            command += ["--tmpfs", str(hidden)]
+    packages = _site_packages(modules)
+    for folder in packages:
+        command += ["--ro-bind", folder, folder]
+    for module in (worker_main, confinement, sandbox_job, sandbox_exam):
+        source = str(module.__file__)
+        command += ["--ro-bind", source, f"{_INSIDE}/stepward/verifiers/{Path(source).name}"]
+    command += [
+        "--proc", "/proc", "--dir", "/tmp", "--dir", "/dev", "--dev-bind", "/dev/null", "/dev/null",
+        "--remount-ro", "/", "--chdir", "/", "--",
+        python, "-s", "-P", "-S", f"{_INSIDE}/stepward/verifiers/worker_main.py",
+    ]  # fmt: skip
+    paths = (_INSIDE, str(stdlib), str(stdlib / "lib-dynload"), *packages)
+    return Launch(command=tuple(command), path=paths)
