@@ -158,10 +158,11 @@ def _statement(row: Row, place: Place, fields: FieldMap) -> str | tuple[Message,
 def _turns(turns: Sequence[Any], place: Place) -> tuple[Message, ...]:
     messages: list[Message] = []
     for turn in turns:
-        content = cast(Row, turn).get("content") if isinstance(turn, dict) else None
-        if not isinstance(content, str) or "role" not in turn:
+        row = cast(Row, turn) if isinstance(turn, dict) else {}
+        content, role = row.get("content"), row.get("role")
+        if not isinstance(content, str) or not isinstance(role, str):
             raise place.fault(f"messages: each turn is {{role, content}} with texts; found {turn!r}")
-        messages.append(Message(str(turn["role"]), content))
+        messages.append(Message(role, content))
     if not any(m.content.strip() for m in messages):
         raise place.fault("the statement (messages) is empty")
     return tuple(messages)
