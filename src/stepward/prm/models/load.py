@@ -1,0 +1,75 @@
+"""``load(name_or_folder)``: any reward model, own or published, ready to score."""
+# pyright: basic
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepward.prm.errors import ModelError
+
+if TYPE_CHECKING:
+    from stepward.prm.models.reward_model import DiscriminativeRewardModel
+
+# Weights and what goes with them; never code, never pickles.
+DOWNLOADED = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+
+
+def local_folder(name_or_folder: str | Path, revision: str | None = None) -> Path:
+    """The folder itself, or a download from the Hugging Face Hub.
+
+    Raises:
+        ModelError: Neither a folder nor a model on the Hub.
+    """
+    folder = Path(name_or_folder)
+    if folder.is_dir():
+        return folder
+    if folder.exists() or str(name_or_folder).count("/") != 1:
+        raise ModelError(f"loading {name_or_folder}: not a folder and not a Hub id such as org/name")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(
+            snapshot_download(str(name_or_folder), revision=revision, allow_patterns=list(DOWNLOADED))
+        )
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as fault:
+        raise ModelError(
+            f"loading {name_or_folder}: no such folder, and the Hub did not give it ({type(fault).__name__}); check "
+            "the name, the network and your access"
+        ) from fault
+
+
+def load(
+    name_or_folder: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    revision: str | None = None,
+) -> "DiscriminativeRewardModel":
+    """A reward model by folder or Hub id: ``load(name).score([problem], [steps])``.
+
+    Args:
+        name_or_folder: What ``stepward train`` wrote, or a published model with an adapter.
+        device: Where it computes.
+        dtype: float32, bfloat16 or float16.
+        revision: Of a Hub id.
+
+    Raises:
+        ModelError: Not a reward model that can be read, or a weight is missing.
+    """
+    import torch
+
+    from stepward.prm.models.folder import PRM_FILE, load_prm
+    from stepward.prm.models.reward_model import DiscriminativeRewardModel
+
+    kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if dtype not in kinds:
+        raise ModelError(f"unknown dtype {dtype!r}; known: {', '.join(kinds)}")
+    folder = local_folder(name_or_folder, revision)
+    name = str(name_or_folder) if not Path(name_or_folder).is_dir() else folder.resolve().name
+    if not (folder / PRM_FILE).exists():
+        raise ModelError(f"{name} has no {PRM_FILE} and no adapter knows it")
+    prm = load_prm(folder, dtype=kinds[dtype])
+    prm.model.to(device)
+    if prm.reference is not None:
+        prm.reference.to(device)
+    return DiscriminativeRewardModel(f"{name} ({prm.description.head.kind})", prm)

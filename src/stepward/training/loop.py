@@ -1,0 +1,386 @@
+"""The training loop: one plain loop over effective batches, exact to the bit on a CPU.
+
+What a run sees is a function of (seed, epoch): no iterator holds hidden state, so a killed run goes on where it
+stood. The loss is divided by the weight of all labelled units of the effective batch, not of a micro-batch.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stepward.prm.errors import ModelError, StoreError
+from stepward.prm.models.batches import batches_by_length, make_batch
+from stepward.prm.models.discriminative import place_logprobs
+from stepward.prm.models.heads import as_head
+from stepward.prm.seeds import derive_seed
+from stepward.training.checkpoint import Position, newest_state, restore_state, save_state
+from stepward.training.collate import Example
+from stepward.training.objectives import Objective, make_labels
+
+LENGTH_POOL = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How the weights are moved.
+
+    Attributes:
+        epochs: Passes over the examples.
+        batch_size: Solutions of one optimizer step.
+        learning_rate: Peak rate.
+        head_learning_rate: Rate of the head and the surprisal input; the same where 0.
+        weight_decay: Of matrices; vectors (norms, biases) have none.
+        warmup_share: Share of all steps in which the rate rises linearly.
+        decay: ``linear`` or ``cosine`` to zero, or ``constant``.
+        max_gradient_norm: Clip the gradient's norm; 0 = never.
+        micro_batch_tokens: Most ids of one forward pass.
+        row_tokens: Pack solutions into rows of this many ids; 0 = one solution a row.
+        save_every_steps: A checkpoint every so many steps, besides one an epoch; 0 = an epoch only.
+        pair_margin: Least difference of targets within a sibling pair.
+    """
+
+    epochs: int = 3
+    batch_size: int = 32
+    learning_rate: float = 1e-5
+    head_learning_rate: float = 0.0
+    weight_decay: float = 0.0
+    warmup_share: float = 0.03
+    decay: str = "cosine"
+    max_gradient_norm: float = 1.0
+    micro_batch_tokens: int = 8192
+    row_tokens: int = 0
+    save_every_steps: int = 0
+    pair_margin: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a progress line shows.
+
+    Attributes:
+        step: Optimizer steps taken.
+        total_steps: Of the whole run.
+        epoch: Current epoch, from 0.
+        loss: Mean loss of the last effective batch.
+        tokens_per_s: Ids of solutions a second, padding not counted.
+        metrics: The last evaluation's.
+    """
+
+    step: int
+    total_steps: int
+    epoch: int
+    loss: float
+    tokens_per_s: float
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What the loop works on.
+
+    Attributes:
+        model: Gives raw outputs for (batch, log-probabilities); has a ``head``.
+        examples: The training set.
+        logprobs: The reference's log-probabilities of each example's ids, or None.
+        objective: Loss and normaliser.
+        schedule: See there.
+        seed: Of the order and of dropout.
+        run: Hash of everything that decides the weights; a checkpoint of another run is refused.
+        folder: Where checkpoints go, or None for none.
+        evaluate: Called after each epoch; its metrics go into the history.
+        on_progress: Called after each step.
+        accelerator: An ``accelerate.Accelerator``, or None for one process.
+        autocast: Compute in bfloat16 with float32 weights.
+    """
+
+    model: nn.Module
+    examples: Sequence[Example]
+    logprobs: Sequence[Tensor] | None
+    objective: Objective
+    schedule: Schedule
+    seed: int
+    run: str
+    folder: Path | None
+    evaluate: Callable[[], dict[str, Any]]
+    on_progress: Callable[[Progress], None] | None = None
+    accelerator: Any = None
+    autocast: bool = False
+
+
+def fit(loop: Loop) -> tuple[dict[str, Any], ...]:
+    """Train, from the last whole checkpoint where there is one, to the end.
+
+    Returns:
+        The metric history, one entry an epoch.
+
+    Raises:
+        ModelError: A loss is not finite; the message names the solutions.
+        StoreError: The checkpoint folder belongs to another run.
+    """
+    schedule = loop.schedule
+    optimizer = make_optimizer(loop.model, schedule)
+    model = loop.model
+    if loop.accelerator is not None:
+        model, optimizer = loop.accelerator.prepare(model, optimizer)
+    lengths = [len(e.encoded.token_ids) for e in loop.examples]
+    groups = [e.problem_id for e in loop.examples] if loop.objective.by_problem else None
+    per_epoch = len(batch_order(lengths, schedule.batch_size, loop.seed, 0, groups))
+    total = per_epoch * schedule.epochs
+    # Dropout draws from torch's generator: its state is a function of the seed, then part of every checkpoint.
+    torch.manual_seed(derive_seed(loop.seed, "training"))
+    position = _resume(loop, optimizer)
+    history = list(position.history)
+    for epoch in range(position.epoch, schedule.epochs):
+        order = batch_order(lengths, schedule.batch_size, loop.seed, epoch, groups)
+        first = position.batch if epoch == position.epoch else 0
+        losses = dict(position.running) if first else {"loss": 0.0, "weight": 0.0}
+        started, tokens = time.perf_counter(), 0
+        for number in range(first, len(order)):
+            step = epoch * per_epoch + number
+            for group in optimizer.param_groups:
+                group["lr"] = group["peak"] * rate_factor(step, total, schedule)
+            loss, weight = _step(loop, model, optimizer, order[number])
+            losses = {"loss": losses["loss"] + loss * weight, "weight": losses["weight"] + weight}
+            tokens += sum(lengths[i] for i in order[number])
+            if loop.on_progress is not None:
+                rate = tokens / max(time.perf_counter() - started, 1e-9)
+                last = history[-1] if history else {}
+                loop.on_progress(Progress(step + 1, total, epoch, loss, rate, last))
+            last_of_epoch = number + 1 == len(order)
+            if (
+                not last_of_epoch
+                and schedule.save_every_steps
+                and (step + 1) % schedule.save_every_steps == 0
+            ):
+                _save(
+                    loop, optimizer, Position(step + 1, epoch, number + 1, tuple(history), loop.run, losses)
+                )
+        mean = losses["loss"] / max(losses["weight"], 1e-12)
+        history.append({"epoch": epoch, "step": (epoch + 1) * per_epoch, "loss": mean, **loop.evaluate()})
+        _save(loop, optimizer, Position((epoch + 1) * per_epoch, epoch + 1, 0, tuple(history), loop.run))
+    return tuple(history)
+
+
+def batch_order(
+    lengths: Sequence[int], batch_size: int, seed: int, epoch: int, groups: Sequence[str] | None = None
+) -> list[list[int]]:
+    """Effective batches of one epoch, a function of its arguments alone.
+
+    Shuffled, then sorted by length within pools of ``LENGTH_POOL`` batches to save padding, then the batches
+    shuffled again. With ``groups`` all members of a group share a batch, whole groups are shuffled and a batch
+    ends with the group that fills it.
+    """
+    draw = np.random.Generator(np.random.PCG64(derive_seed(seed, "order", epoch)))
+    if groups is not None:
+        members: dict[str, list[int]] = {}
+        for i, g in enumerate(groups):
+            members.setdefault(g, []).append(i)
+        names = list(members)
+        batches: list[list[int]] = [[]]
+        for k in draw.permutation(len(names)):
+            if len(batches[-1]) >= batch_size:
+                batches.append([])
+            batches[-1] += members[names[k]]
+        return batches
+    order = draw.permutation(len(lengths)).tolist()
+    pool = batch_size * LENGTH_POOL
+    ordered: list[int] = []
+    for start in range(0, len(order), pool):
+        ordered += sorted(order[start : start + pool], key=lambda i: lengths[i])
+    cut = [ordered[i : i + batch_size] for i in range(0, len(ordered), batch_size)]
+    return [cut[k] for k in draw.permutation(len(cut))]
+
+
+def rate_factor(step: int, total: int, schedule: Schedule) -> float:
+    """The share of the peak learning rate at a step, in (0, 1]."""
+    warmup = round(schedule.warmup_share * total)
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    left = (total - step) / max(total - warmup, 1)
+    if schedule.decay == "linear":
+        return left
+    if schedule.decay == "cosine":
+        return 0.5 * (1 - float(np.cos(np.pi * left)))
+    return 1.0
+
+
+def make_optimizer(model: nn.Module, schedule: Schedule) -> torch.optim.AdamW:
+    """AdamW over the trainable weights, matrices with decay; the head may have a rate of its own.
+
+    Raises:
+        ModelError: The head has weights and none of them is trained.
+    """
+    head = [p for n, p in model.named_parameters() if n.startswith("head.")]
+    if head and not any(p.requires_grad for p in head):
+        raise ModelError("the head is frozen: it would stay as it was initialised; train the head as well")
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            own_rate = name.startswith(("head.", "surprisal."))
+            groups.setdefault((own_rate, parameter.ndim > 1), []).append(parameter)
+    head_rate = schedule.head_learning_rate or schedule.learning_rate
+    return torch.optim.AdamW(
+        [
+            {
+                "params": parameters,
+                "peak": head_rate if own_rate else schedule.learning_rate,
+                "weight_decay": schedule.weight_decay if is_matrix else 0.0,
+            }
+            for (own_rate, is_matrix), parameters in groups.items()
+        ],
+        lr=schedule.learning_rate,
+        betas=(0.9, 0.95),
+    )
+
+
+def _step(
+    loop: Loop, model: nn.Module, optimizer: torch.optim.Optimizer, indices: Sequence[int]
+) -> tuple[float, float]:
+    """One optimizer step over one effective batch: (mean loss, weight)."""
+    schedule, accelerator = loop.schedule, loop.accelerator
+    micro = _micro_batches(loop, indices)
+    pairs = loop.objective.by_problem
+    labels = [
+        make_labels([loop.examples[i] for i in m], pairs=pairs, margin=schedule.pair_margin) for m in micro
+    ]
+    weight = float(sum(float(loop.objective.weight(y)) for y in labels))
+    if weight <= 0:
+        return 0.0, 0.0
+    rank, world = (0, 1) if accelerator is None else (accelerator.process_index, accelerator.num_processes)
+    rounds = -(-len(micro) // world)
+    device = next(model.parameters()).device
+    model.train()
+    optimizer.zero_grad(set_to_none=True)
+    total = torch.zeros((), device=device)
+    for turn in range(rounds):
+        number = turn * world + rank
+        # Every process makes as many passes; one without work of its own repeats the first with weight 0.
+        share = 1.0 if number < len(micro) else 0.0
+        number = number if number < len(micro) else 0
+        last = turn + 1 == rounds
+        with nullcontext() if last or accelerator is None else accelerator.no_sync(model):
+            units = _forward(loop, model, micro[number], labels[number].to(device), device)
+            loss = share * units.sum() / weight
+            # Data-parallel wrappers average gradients over processes; here they are shares of one sum.
+            (loss * world).backward() if accelerator is None else accelerator.backward(loss * world)
+            total += loss.detach()
+    if accelerator is not None:
+        total = accelerator.reduce(total, reduction="sum")
+    if not bool(total.isfinite()):
+        raise ModelError(_not_finite(loop, model, micro, labels, device))
+    if schedule.max_gradient_norm:
+        trained = [p for p in model.parameters() if p.requires_grad]
+        clip = torch.nn.utils.clip_grad_norm_ if accelerator is None else accelerator.clip_grad_norm_
+        clip(trained, schedule.max_gradient_norm)
+    optimizer.step()
+    return float(total), weight
+
+
+def _forward(
+    loop: Loop, model: nn.Module, indices: Sequence[int], labels: Any, device: torch.device
+) -> Tensor:
+    examples = [loop.examples[i] for i in indices]
+    batch = make_batch(
+        [e.encoded for e in examples],
+        row_tokens=loop.schedule.row_tokens,
+        score_at=[e.places for e in examples],
+    )
+    logprobs = None
+    if loop.logprobs is not None:
+        logprobs = place_logprobs(batch, [loop.logprobs[i] for i in indices]).to(device)
+    with torch.autocast(device.type, dtype=torch.bfloat16) if loop.autocast else nullcontext():
+        raw = model(batch.to(device), logprobs)
+    return loop.objective.losses(raw.float(), as_head(loop.model.head), labels)  # pyright: ignore[reportArgumentType]
+
+
+def _micro_batches(loop: Loop, indices: Sequence[int]) -> list[list[int]]:
+    """The effective batch cut into forward passes; pairs stay together."""
+    if loop.objective.by_problem:
+        members: dict[str, list[int]] = {}
+        for i in indices:
+            members.setdefault(loop.examples[i].problem_id, []).append(i)
+        result: list[list[int]] = [[]]
+        for group in members.values():
+            longest = max(len(loop.examples[i].encoded.token_ids) for i in [*result[-1], *group])
+            if result[-1] and longest * (len(result[-1]) + len(group)) > loop.schedule.micro_batch_tokens:
+                result.append([])
+            result[-1] += group
+        return result
+    lengths = [len(loop.examples[i].encoded.token_ids) for i in indices]
+    if loop.schedule.row_tokens:
+        return _by_total(indices, lengths, loop.schedule.micro_batch_tokens)
+    return [
+        [indices[k] for k in group] for group in batches_by_length(lengths, loop.schedule.micro_batch_tokens)
+    ]
+
+
+def _by_total(indices: Sequence[int], lengths: Sequence[int], most: int) -> list[list[int]]:
+    """Packed rows hold no padding to speak of: cut by the sum of ids."""
+    result: list[list[int]] = [[]]
+    room = most
+    for i, n in zip(indices, lengths, strict=True):
+        if n > room and result[-1]:
+            result.append([])
+            room = most
+        result[-1].append(i)
+        room -= n
+    return result
+
+
+def _not_finite(
+    loop: Loop, model: nn.Module, micro: Sequence[Sequence[int]], labels: Sequence[Any], device: torch.device
+) -> str:
+    """Name the solutions whose own loss is not finite."""
+    names: list[str] = []
+    with torch.no_grad():
+        for indices, _ in zip(micro, labels, strict=True):
+            for i in indices:
+                own = make_labels([loop.examples[i]]).to(device)
+                if not bool(_forward(loop, model, [i], own, device).isfinite().all()):
+                    names.append(loop.examples[i].solution_id)
+    return (
+        f"the loss is not finite; training stopped before the step. Solutions with a loss that is not finite by "
+        f"themselves: {', '.join(names[:10]) or 'none, so the weights overflow'}. Lower the learning rate, or look at "
+        "these rows"
+    )
+
+
+def _resume(loop: Loop, optimizer: torch.optim.Optimizer) -> Position:
+    found = newest_state(loop.folder) if loop.folder is not None else None
+    if found is None:
+        return Position()
+    position, path = found
+    if position.run != loop.run:
+        raise StoreError(
+            f"{path.parent} holds a checkpoint of another run (data, base or settings differ); name another folder or "
+            "remove it to start again"
+        )
+    restore_state(path, loop.model, optimizer)
+    return replace(position)
+
+
+def _save(loop: Loop, optimizer: torch.optim.Optimizer, position: Position) -> None:
+    if loop.folder is None:
+        return
+    if loop.accelerator is None or loop.accelerator.is_main_process:
+        save_state(loop.folder, loop.model, optimizer, position)
+    if loop.accelerator is not None:
+        loop.accelerator.wait_for_everyone()
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Compute with so many CPU threads: sums are then added in one order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
