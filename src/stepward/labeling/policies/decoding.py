@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from stepward.labeling.policies.kv_cache import PrefixStore, RowCache, StoredRow
+from stepward.labeling.policies.kv_cache import CopiedPrefixes, PrefixStore, RowCache, StoredRow
 from stepward.labeling.policies.model_call import CausalModel
 from stepward.labeling.policies.sampling import Warp, draw, floats, integers, logprobs_of, rounded
+from stepward.labeling.policies.shared_prefixes import SharedPrefixes
 from stepward.prm.errors import EngineError
 from stepward.prm.policy import SampleRequest
 from stepward.prm.tokenizer import JsonTokenizer
@@ -75,14 +76,13 @@ class Decoder:
         self.prefilled_tokens = 0
         self.decoded_tokens = 0
         self._store = PrefixStore(prefix_cache_bytes)
-        self._cache = RowCache(batch_size)
-        self._lengths: list[int] = []
+        self._cache = self._new_cache()
         self._batch: tuple[Warp, torch.Tensor, bool] | None = None
 
     def reset(self) -> list[Row]:
         """Empty the batch after a fault; gives back its rows, to be sampled again from their seeds."""
-        rows, self.rows, self._lengths, self._batch = self.rows, [], [], None
-        self._cache = RowCache(self.batch_size)
+        rows, self.rows, self._batch = self.rows, [], None
+        self._cache = self._new_cache()
         self._store = PrefixStore(self._store.max_bytes)
         for row in rows:
             row.restart()
@@ -94,17 +94,10 @@ class Decoder:
         # The last id of a prefix is the first decode step's input, so logits come from one place only.
         contexts = {row.request.prefix.token_ids[:-1]: row.request.prefix.prompt_ids for row in rows}
         sources = self._prefill(contexts)
-        first = len(self.rows)
-        places: dict[TokenIds, list[int]] = {}
-        for place, row in enumerate(rows, first):
-            places.setdefault(row.request.prefix.token_ids[:-1], []).append(place)
-        # Into the batch before the copies: a fault in them must not lose a row.
         self.rows.extend(rows)
-        self._lengths.extend(len(row.request.prefix.token_ids) - 1 for row in rows)
         self._batch = None
-        for context, taken in places.items():
-            if context:
-                self._cache.fill(taken, sources[context], len(context))
+        entering = [row.request.prefix.token_ids[:-1] for row in rows]
+        self._cache.enter([(sources.get(context), len(context)) for context in entering])
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Row, Rollout | EngineError]]:
@@ -114,10 +107,8 @@ class Decoder:
             return []
         device = self.model.device
         inputs = [row.tokens[-1] if row.tokens else row.request.prefix.token_ids[-1] for row in self.rows]
-        positions = torch.tensor(self._lengths, device=device).unsqueeze(1)
-        logits = self.model.logits(torch.tensor(inputs, device=device).unsqueeze(1), positions, self._cache)
-        logits = logits[:, -1].to(torch.float64)
-        self._lengths = [n + 1 for n in self._lengths]
+        logits = self.model.next_logits(torch.tensor(inputs, device=device).unsqueeze(1), self._cache)
+        logits = logits.to(torch.float64)
         self.decoded_tokens += len(self.rows)
         if self._batch is None:
             self._batch = (
@@ -153,6 +144,9 @@ class Decoder:
             scored = logprobs_of(rows, torch.tensor(continuation, device=device))
             scores.append(tuple(rounded(x) for x in floats(scored)))
         return scores
+
+    def _new_cache(self) -> SharedPrefixes | CopiedPrefixes:
+        return (SharedPrefixes if self.model.shares_prefixes else CopiedPrefixes)(self.batch_size)
 
     def _advance(
         self, tokens: list[int], logprobs: list[float] | None, peaks: list[float]
@@ -213,10 +207,11 @@ class Decoder:
         gone = set(leaving)
         kept = len(self.rows) - len(gone)
         movers = [i for i in range(kept, len(self.rows)) if i not in gone]
-        for hole, mover in zip([i for i in sorted(gone) if i < kept], movers, strict=True):
-            self.rows[hole], self._lengths[hole] = self.rows[mover], self._lengths[mover]
-            self._cache.move(mover, hole, self._lengths[mover])
-        del self.rows[kept:], self._lengths[kept:]
+        moves = list(zip(movers, [i for i in sorted(gone) if i < kept], strict=True))
+        for mover, hole in moves:
+            self.rows[hole] = self.rows[mover]
+        del self.rows[kept:]
+        self._cache.keep(moves, kept)
         self._batch = None
 
     def _prefill(self, contexts: dict[TokenIds, TokenIds]) -> dict[TokenIds, StoredRow]:

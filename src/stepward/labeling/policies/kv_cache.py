@@ -6,7 +6,7 @@ of all prefixes of a solution start from one computed row.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,6 +114,44 @@ class RowCache:
             pools[layer] = pool.new_zeros(self.num_rows, pool.shape[1], room, pool.shape[3])
             pools[layer][:, :, : pool.shape[2]] = pool
         return pools[layer]
+
+
+class CopiedPrefixes:
+    """The cache of a decode batch in which every rollout has its own copy of its prefix.
+
+    For models whose attention is more than scaled dot products; others share, see ``shared_prefixes``.
+
+    Args:
+        num_rows: Most rollouts at once.
+    """
+
+    def __init__(self, num_rows: int) -> None:
+        self.rows = RowCache(num_rows)
+        self._lengths: list[int] = []
+
+    def enter(self, prefixes: Iterable[tuple[StoredRow | None, int]]) -> None:
+        """Append rollouts: the stored row that begins with their context, and the context's length."""
+        for source, context in prefixes:
+            if source is not None:
+                self.rows.fill([len(self._lengths)], source, context)
+            self._lengths.append(context)
+
+    def keep(self, moves: Sequence[tuple[int, int]], count: int) -> None:
+        """Move rows (from, to) over rows that left, then keep the first ``count``."""
+        for source, target in moves:
+            self._lengths[target] = self._lengths[source]
+            self.rows.move(source, target, self._lengths[source])
+        del self._lengths[count:]
+
+    def begin(self, device: torch.device) -> torch.Tensor:
+        """Positions of the next step's tokens, [rows, 1]."""
+        positions = torch.tensor(self._lengths, device=device).unsqueeze(1)
+        self._lengths = [n + 1 for n in self._lengths]
+        return positions
+
+    def stored(self, row: int, ids: TokenIds) -> StoredRow:
+        """A copy of what a rollout computed."""
+        return self.rows.stored(row, ids)
 
 
 class PrefixStore:

@@ -12,7 +12,8 @@ from typing import Any, cast
 
 import torch
 
-from stepward.labeling.policies.kv_cache import RowCache
+from stepward.labeling.policies.kv_cache import CopiedPrefixes, RowCache
+from stepward.labeling.policies.shared_prefixes import ATTENTION_NAME, SharedPrefixes, attention, end_step
 from stepward.prm.errors import ModelError
 
 _ATTENTION_KINDS: frozenset[str] = frozenset({"full_attention", "sliding_attention"})
@@ -52,6 +53,7 @@ class CausalModel:
             window = None
         self._window: int | None = window
         self._mixed = "sliding_attention" in kinds
+        self.shares_prefixes = False
 
     def logits(
         self, ids: torch.Tensor, positions: torch.Tensor, cache: RowCache, *, keep: int = 1
@@ -76,6 +78,25 @@ class CausalModel:
         )
         return output.logits[:, -keep:]
 
+    def next_logits(self, ids: torch.Tensor, cache: SharedPrefixes | CopiedPrefixes) -> torch.Tensor:
+        """Logits after one new token a row of a decode batch, [rows, vocabulary].
+
+        Args:
+            ids: [rows, 1].
+            cache: The batch's keys and values, updated.
+        """
+        positions = cache.begin(self.device)
+        if isinstance(cache, CopiedPrefixes):
+            return self.logits(ids, positions, cache.rows)[:, -1]
+        # The attention makes its own masks; a ready one keeps transformers from making another.
+        unused = torch.zeros(len(ids), 1, 1, 1, dtype=self.dtype, device=self.device)
+        arguments: dict[str, Any] = {self._cache_argument: cache, "use_cache": True}
+        try:
+            output = self._model(input_ids=ids, position_ids=positions, attention_mask=unused, **arguments)
+        finally:
+            end_step()
+        return output.logits[:, -1]
+
     def _mask(self, positions: torch.Tensor, length: int) -> Any:
         """Additive masks, [rows, 1, new tokens, length]: a token sees itself and what is before it."""
         reach = torch.arange(length, device=positions.device)
@@ -93,33 +114,48 @@ class CausalModel:
 
     @torch.inference_mode()
     def check(self) -> None:
-        """Compare a ragged, cached computation with the model's own.
+        """Compare ragged, cached decoding with the model's own computation, and share prefixes where that is exact.
 
         Raises:
             ModelError: They differ: the model would sample from another distribution than its own.
         """
-        count = min(9, self.context_length - 1)
+        count = min(12, self.context_length - 1)
         ids = (torch.arange(count, device=self.device) * 7 + 1) % self.vocab_size
         want = self._model(input_ids=ids[None], use_cache=False).logits[0].to(torch.float64)
-        cache = RowCache(2)
-        short = count // 2
-        first = torch.stack([ids[: short + 1], ids[: short + 1]])
-        spread = torch.arange(short + 1, device=self.device).expand(2, -1)
-        self.logits(first, spread, cache)
-        # Row 0 goes on from the full first part, row 1 from one token less: different lengths in one batch.
-        got: list[tuple[int, torch.Tensor]] = []
-        for i in range(short, count - 1):
-            at = torch.tensor([[i + 1], [i]], device=self.device)
-            logits = self.logits(ids[at], at, cache)[:, -1].to(torch.float64)
-            got += [(i + 1, logits[0]), (i, logits[1])]
-        scale = float(want.abs().max()) + 1e-9
-        worst = max(float((want[i] - logits).abs().max()) for i, logits in got) / scale
-        allowed = {torch.float64: 1e-5, torch.float32: 1e-3}.get(self.dtype, 0.05)
+        allowed = {torch.float64: 1e-5, torch.float32: 1e-3}.get(self.dtype, 0.05) * (
+            float(want.abs().max()) + 1e-9
+        )
+        if self._window is None:
+            self._model.set_attn_implementation(ATTENTION_NAME)
+            try:
+                self.shares_prefixes = self._distance(ids, want, SharedPrefixes(2)) <= allowed
+            except (NotImplementedError, RuntimeError):
+                self.shares_prefixes = False
+            if self.shares_prefixes:
+                return
+            self._model.set_attn_implementation("sdpa")
+        worst = self._distance(ids, want, CopiedPrefixes(2))
         if not worst <= allowed:
             raise ModelError(
-                f"checking {self.name}: logits of a mixed batch differ from the model's own by {worst:.2g} of their "
-                f"scale ({allowed:g} is allowed in {self.dtype}); run this architecture with the vllm engine"
+                f"checking {self.name}: logits of a mixed batch differ from the model's own by {worst:.2g} "
+                f"({allowed:.2g} is allowed in {self.dtype}); run this architecture with the vllm engine"
             )
+
+    def _distance(
+        self, ids: torch.Tensor, want: torch.Tensor, cache: SharedPrefixes | CopiedPrefixes
+    ) -> float:
+        """Largest difference of logits when two rows of different lengths go on from one prefix."""
+        count = len(ids)
+        half = count // 2
+        first = RowCache(1)
+        self.logits(ids[None, :half], torch.arange(half, device=self.device)[None], first)
+        prefix = first.stored(0, tuple(range(half)))
+        cache.enter([(prefix, half), (prefix, half - 1)])
+        worst = 0.0
+        for i in range(half, count - 1):
+            logits = self.next_logits(ids[[i, i - 1]][:, None], cache).to(torch.float64)
+            worst = max(worst, float((logits - want[[i, i - 1]]).abs().max()))
+        return worst
 
 
 def load_causal_model(
@@ -139,7 +175,10 @@ def load_causal_model(
     """
     import transformers
 
-    loader = cast(Any, transformers.AutoModelForCausalLM)
+    foreign = cast(Any, transformers)
+    foreign.AttentionInterface.register(ATTENTION_NAME, attention)
+    foreign.AttentionMaskInterface.register(ATTENTION_NAME, foreign.masking_utils.sdpa_mask)
+    loader = foreign.AutoModelForCausalLM
     if not list(folder.glob("*.safetensors")):
         raise ModelError(
             f"loading {name}: the folder has no *.safetensors; other weight files can run code and are not read. "
