@@ -30,8 +30,8 @@ TABLES: tuple[TableName, TableName] = ("solutions", "rollouts")
 
 MANIFEST, PARTIAL, RUN_METRICS = "manifest.json", "manifest.partial.json", "run_metrics.parquet"
 CARD = "README.md"
-_RECEIPTS, _METRICS = "receipts", ".metrics"
-_FOLDERS = (*TABLES, _RECEIPTS, _METRICS)
+_RECEIPTS, _METRICS, _OPEN = "receipts", ".metrics", ".open"
+_FOLDERS = (*TABLES, _RECEIPTS, _METRICS, _OPEN)
 _OWN = frozenset({MANIFEST, PARTIAL, RUN_METRICS, CARD, LOCK_NAME, *_FOLDERS})
 
 _METRICS_SCHEMA = pa.schema(
@@ -52,6 +52,11 @@ def receipt_path(index: int) -> str:
 def metrics_path(index: int) -> str:
     """Path of a shard's metrics until sealing gathers them, relative to the folder."""
     return f"{_METRICS}/shard-{index:05d}.json"
+
+
+def open_path(table: TableName, run: str, index: int) -> str:
+    """Path of a table of a shard that a run stopped in, relative to the folder (see ``prm.open_shard``)."""
+    return f"{_OPEN}/{run}-{index:05d}-{table}.arrow"
 
 
 def encode(table: pa.Table, file_format: str = "parquet") -> memoryview:
