@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def labeled(
+def make_row(
     problem: str,
     steps: list[str],
     labels: list[int | None],
@@ -118,7 +119,19 @@ def labeled(
     )
 
 
-def sums(number: int, seed: int = 0) -> list[LabeledSolution]:
+@pytest.fixture(scope="session")
+def labeled() -> Callable[..., LabeledSolution]:
+    """``make_row``."""
+    return make_row
+
+
+@pytest.fixture(scope="session")
+def sums() -> Callable[..., list[LabeledSolution]]:
+    """``make_sums``."""
+    return make_sums
+
+
+def make_sums(number: int, seed: int = 0) -> list[LabeledSolution]:
     """Solutions that add: a step is wrong where it says 'odd'. Learnable by any model in a few steps."""
     draw = random.Random(seed)
     rows: list[LabeledSolution] = []
@@ -132,5 +145,5 @@ def sums(number: int, seed: int = 0) -> list[LabeledSolution]:
             labels.append(0 if wrong else 1)
         counts = [(4, 4), *((0, 8) if v == 0 else (6, 2) for v in labels)]
         values = [0.5, *(0.05 if v == 0 else 0.75 for v in labels)]
-        rows.append(labeled(f"p{n // 2}-{seed}", steps, labels, index=n % 2, counts=counts, values=values))
+        rows.append(make_row(f"p{n // 2}-{seed}", steps, labels, index=n % 2, counts=counts, values=values))
     return rows
