@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from stepward.prm.types import Allocation
+
 SCHEMA_VERSION = 2
 """Version 1 had no ``num_no_gold`` and ``num_timeout`` at a prefix; reading it fills them with 0."""
 
@@ -149,8 +151,7 @@ SOLUTIONS = (
     Column("seed", _int64, "The run seed."),
     Column(
         "allocation", _text,
-        "How rollouts were spread: fixed_k, stop_at_first_right, binary_search or information_gain. A label "
-        "rule is valid for some of them only.",
+        "How rollouts were spread: " + ", ".join(Allocation) + ". A label rule is valid for some of them only.",
     ),
     Column("prefixes", _PREFIX, "T+1 estimates: prefix t is the problem and its first t steps.", repeated=True),
     Column("steps", _STEP, "The T steps, in order.", repeated=True),

@@ -234,14 +234,18 @@ class Dataset:
             columns: Only these; all where None.
             batch_rows: Most rows of a batch.
         """
-        schema = SOLUTIONS_SCHEMA if table == "solutions" else ROLLOUTS_SCHEMA
-        for path in self.files(table):
+        for index, path in enumerate(self.files(table)):
             if path.suffix == ".parquet" and self.manifest.schema_version == SCHEMA_VERSION:
                 with pq.ParquetFile(path) as file:
                     yield from file.iter_batches(batch_rows, columns=columns)
             else:
-                whole = conform(read_table(path), schema)
+                whole = self.shard(table, index)
                 yield from (whole.select(columns) if columns else whole).to_batches(batch_rows)
+
+    def shard(self, table: TableName, index: int) -> pa.Table:
+        """One shard as a table of the contract."""
+        path = self.files(table)[index]
+        return conform(read_table(path), SOLUTIONS_SCHEMA if table == "solutions" else ROLLOUTS_SCHEMA)
 
     def solutions(self) -> Iterator[LabeledSolution]:
         """All rows as records, in order."""

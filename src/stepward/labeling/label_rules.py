@@ -1,0 +1,194 @@
+"""Label rules over stored counts, as polars expressions: counts at prefixes -> step labels, no model, no loop.
+
+Each rule reads the long table of ``relabel`` (one row a prefix) through a ``Reading`` and gives the label of the
+step that ends there. It states for which allocations its counts mean what it takes them to mean; elsewhere the
+labels are unknown. k/n of adaptively stopped sampling is never a label: there only posterior rules are valid.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from stepward.prm.types import Allocation
+
+UNBIASED = frozenset({Allocation.FIXED_K, Allocation.DIFFICULTY_K})
+"""Allocations whose number of draws at a prefix does not depend on what was drawn there."""
+
+UNKNOWN = pl.lit(None, dtype=pl.Int8)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a rule may look at: expressions over the long table, one row a prefix t = 0..T of every solution.
+
+    Attributes:
+        right: k, draws with a right answer.
+        trials: n, draws that count under the reading of truncated ones.
+        value: MC_t = k/n; at prefix T the solution's own outcome; null where nothing was drawn.
+        before: MC_{t-1}.
+        at_start: MC_0.
+        step: t - 1, the index of the step that ends at this prefix.
+        num_steps: T.
+        is_last: Whether t = T.
+        own: The solution's own outcome, 1, 0 or null.
+        solution: Key of the solution, for ``.over``.
+    """
+
+    right: pl.Expr
+    trials: pl.Expr
+    value: pl.Expr
+    before: pl.Expr
+    at_start: pl.Expr
+    step: pl.Expr
+    num_steps: pl.Expr
+    is_last: pl.Expr
+    own: pl.Expr
+    solution: str = "solution"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRule:
+    """A rule by name.
+
+    Attributes:
+        name: Written into rows as the labeler's name.
+        version: Changes when the same counts would give other labels.
+        valid_for: Allocations whose counts it can read.
+        options: Its options with their defaults.
+        label: Label of each step (Int8, null = unknown).
+        value: Value of each prefix where it is not MC_t.
+        does: What it computes, for the documentation.
+    """
+
+    name: str
+    version: str
+    valid_for: frozenset[Allocation]
+    options: Mapping[str, float]
+    label: Callable[[Reading, Mapping[str, float]], pl.Expr]
+    does: str
+    value: Callable[[Reading, Mapping[str, float]], pl.Expr] | None = None
+
+
+def _binary(yes: pl.Expr) -> pl.Expr:
+    return yes.cast(pl.Int8)
+
+
+def _where(known: pl.Expr, label: pl.Expr) -> pl.Expr:
+    return pl.when(known).then(label).otherwise(UNKNOWN)
+
+
+def _enough(r: Reading, o: Mapping[str, float]) -> pl.Expr:
+    return r.is_last | (r.trials >= o["min_trials"])
+
+
+def _hard(r: Reading, o: Mapping[str, float]) -> pl.Expr:
+    decided = (
+        pl.when(r.right > 0).then(pl.lit(1, pl.Int8)).otherwise(_where(_enough(r, o), pl.lit(0, pl.Int8)))
+    )
+    return pl.when(r.is_last).then(r.own).otherwise(decided)
+
+
+def _hard_k(r: Reading, o: Mapping[str, float]) -> pl.Expr:
+    return pl.when(r.is_last).then(r.own).otherwise(_where(_enough(r, o), _binary(r.right >= o["min_right"])))
+
+
+def _soft_mean(r: Reading, o: Mapping[str, float]) -> pl.Expr:
+    return _where(_enough(r, o), _binary(r.value > o["threshold"]))
+
+
+def _posterior_value(r: Reading, o: Mapping[str, float]) -> pl.Expr:
+    mean = (r.right + o["a"]) / (r.trials + o["a"] + o["b"])
+    drawn = pl.when(r.trials > 0).then(mean)
+    return pl.when(r.is_last & r.own.is_not_null()).then(r.own.cast(pl.Float64)).otherwise(drawn)
+
+
+def _posterior_mean(r: Reading, o: Mapping[str, float]) -> pl.Expr:
+    return _where(_enough(r, o), _binary(_posterior_value(r, o) > o["threshold"]))
+
+
+def _relative_progress(r: Reading, o: Mapping[str, float]) -> pl.Expr:
+    # GenPRM: once MC is 0 every later step is wrong; a ratio with 0 below it is that case.
+    zero_before = (r.before == 0).fill_null(False).cum_max().over(r.solution)
+    ratio = pl.when(zero_before).then(pl.lit(0.0)).otherwise(r.value / r.before)
+    return _where(_enough(r, o), _binary(ratio >= o["threshold"]))
+
+
+def _best_of_k(value: pl.Expr, k: float) -> pl.Expr:
+    return 1 - (1 - value).pow(k)
+
+
+def _progress_advantage(r: Reading, o: Mapping[str, float]) -> pl.Expr:
+    advantage = _best_of_k(r.value, o["k"]) - _best_of_k(r.before, o["k"])
+    return _where(_enough(r, o), _binary(r.value + o["alpha"] * advantage > o["threshold"]))
+
+
+def _scan_error(r: Reading, o: Mapping[str, float]) -> pl.Expr:
+    zero = (r.step >= 0) & ~r.is_last & (r.trials >= o["min_trials"]) & (r.right == 0)
+    return pl.when(zero).then(r.step).min().over(r.solution)
+
+
+def _scan(r: Reading, o: Mapping[str, float]) -> pl.Expr:
+    error = _scan_error(r, o)
+    near = (r.step < error) & (r.step >= error - o["tolerance"])
+    of_wrong = (
+        pl.when(r.step == error)
+        .then(pl.lit(0, pl.Int8))
+        .when((r.step < error) & ~near)
+        .then(pl.lit(1, pl.Int8))
+        .otherwise(UNKNOWN)
+    )
+    label = pl.when(r.own == 1).then(pl.lit(1, pl.Int8)).when(r.own == 0).then(of_wrong).otherwise(UNKNOWN)
+    return _where(r.at_start >= o["min_pass_rate"], label)
+
+
+def _scan_value(r: Reading, o: Mapping[str, float]) -> pl.Expr:
+    # A soft target: MC relative to the pass rate of the problem, at most 1.
+    relative = (r.value / r.at_start).clip(0, 1)
+    return (
+        pl.when(r.own == 1).then(pl.lit(1.0)).when(r.is_last).then(r.own.cast(pl.Float64)).otherwise(relative)
+    )
+
+
+_ANY_RIGHT = frozenset({Allocation.FIXED_K, Allocation.STOP_AT_FIRST_RIGHT})
+
+RULES: dict[str, LabelRule] = {
+    rule.name: rule
+    for rule in (
+        LabelRule(
+            "hard", "1", _ANY_RIGHT, {"min_trials": 4}, _hard,
+            "Math-Shepherd, hard: 1 where any draw is right, 0 where min_trials or more were all wrong.",
+        ),
+        LabelRule(
+            "hard_k", "1", UNBIASED, {"min_right": 2, "min_trials": 4}, _hard_k,
+            "1 where at least min_right draws are right, 0 where fewer of min_trials or more are.",
+        ),
+        LabelRule(
+            "soft_mean", "1", UNBIASED, {"threshold": 0.0, "min_trials": 4}, _soft_mean,
+            "Math-Shepherd, soft: the value is MC = k/n, the label 1 where it exceeds threshold.",
+        ),
+        LabelRule(
+            "posterior_mean", "1", frozenset(Allocation),
+            {"a": 0.5, "b": 0.5, "threshold": 0.25, "min_trials": 1}, _posterior_mean,
+            "The value is (k + a)/(n + a + b), whatever stopped the sampling; the label 1 where it exceeds threshold.",
+            _posterior_value,
+        ),
+        LabelRule(
+            "relative_progress", "1", UNBIASED, {"threshold": 0.8, "min_trials": 4}, _relative_progress,
+            "GenPRM: 1 where MC_t / MC_{t-1} >= threshold, 0 after the first MC of 0.",
+        ),
+        LabelRule(
+            "progress_advantage", "1", UNBIASED, {"k": 4, "alpha": 0.5, "threshold": 0.0, "min_trials": 4},
+            _progress_advantage,
+            "PAV with the best-of-k prover: 1 where MC_t + alpha (Q_t - Q_{t-1}) > threshold, Q = 1 - (1 - MC)^k.",
+        ),
+        LabelRule(
+            "scan", "1", UNBIASED, {"min_pass_rate": 0.75, "tolerance": 2, "min_trials": 4}, _scan,
+            "SCAN: problems with a pass rate of min_pass_rate or more; right solutions all 1; in wrong ones the first "
+            "prefix of MC 0 is the error, the tolerance steps before it are soft (value = MC / pass rate, no label), "
+            "and solutions without such a prefix are unknown.",
+            _scan_value,
+        ),
+    )
+}  # fmt: skip
+"""All rules of ``stepward relabel`` by name."""

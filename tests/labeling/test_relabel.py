@@ -1,0 +1,259 @@
+"""Labels again from stored counts: each rule by hand, the same as the labelling gave, refused where not valid."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepward.labeling.estimators.registry import make_estimator
+from stepward.labeling.evidence import SolutionEvidence
+from stepward.labeling.label_rules import RULES
+from stepward.labeling.relabel import Relabeling, relabel_dataset, relabel_table
+from stepward.prm.dataset import Manifest, ShardStore, open_dataset, verify
+from stepward.prm.errors import ConfigError, FormatError
+from stepward.prm.schema import rows_of, solution_of, solutions_table
+from stepward.prm.types import (
+    Allocation,
+    Counts,
+    Estimate,
+    LabeledSolution,
+    LabelerInfo,
+    Outcome,
+    PolicyInfo,
+    Problem,
+    Solution,
+    Step,
+    StepLabel,
+    Verdict,
+    VerdictKind,
+)
+
+NOBODY = PolicyInfo("", "", "scripted")
+
+
+def solution(
+    *counts: Counts,
+    outcome: Outcome = Outcome.WRONG,
+    allocation: Allocation = Allocation.FIXED_K,
+    refuted: tuple[int, ...] = (),
+) -> LabeledSolution:
+    """Counts at prefixes 0..T-1; prefix T gets none: the outcome stands for it."""
+    verdict = Verdict(VerdictKind.REFUTED, "arithmetic", "1")
+    labels = tuple(StepLabel(verdicts=(verdict,) if t in refuted else ()) for t in range(len(counts)))
+    return LabeledSolution(
+        Problem("p", "?", ("1",)),
+        Solution("p-0", "p", tuple(Step(f"s{t}") for t in range(len(counts))), outcome=outcome),
+        tuple(Estimate(c) for c in (*counts, Counts())),
+        labels, None, NOBODY, NOBODY, "", 0, allocation, 0, 0, LabelerInfo("", "", ""),
+    )  # fmt: skip
+
+
+def k_of_8(*rights: int) -> list[Counts]:
+    return [Counts(right=k, wrong=8 - k) for k in rights]
+
+
+def relabelled(row: LabeledSolution, rule: str = "hard", **how) -> LabeledSolution:
+    table, _ = relabel_table(solutions_table([row]), Relabeling(rule, **how))
+    (record,) = map(solution_of, rows_of(table))
+    return record
+
+
+def labels(row: LabeledSolution, rule: str = "hard", **how) -> list[int | None]:
+    return [s.label for s in relabelled(row, rule, **how).labels]
+
+
+def test_one_success_in_eight_keeps_its_counts_and_gives_a_soft_value_and_a_hard_label():
+    # openreasoner/openr#57
+    row = solution(*k_of_8(8, 1))
+    hard, soft = relabelled(row, "hard"), relabelled(row, "soft_mean")
+    assert hard.prefixes[1].counts == soft.prefixes[1].counts == Counts(right=1, wrong=7)
+    assert soft.prefixes[1].value == 0.125
+    assert hard.labels[0].label == 1
+    assert hard.labeler.name == "relabel/hard"
+    assert soft.labeler.name == "relabel/soft_mean"
+
+
+def test_a_node_with_six_right_of_eight_has_value_three_quarters_and_its_count():
+    # ADaM-BJTU/O1-CODER#3: a value never leaves without its n
+    estimate = relabelled(solution(*k_of_8(8, 6)), "soft_mean").prefixes[1]
+    assert (estimate.value, estimate.counts.decided) == (0.75, 8)
+    table = solutions_table([solution(*k_of_8(8, 6))]).drop(["prefixes"])
+    with pytest.raises(FormatError, match="prefixes"):
+        relabel_table(table, Relabeling())
+
+
+def test_hard_calls_a_step_wrong_where_every_draw_after_it_was():
+    row = solution(*k_of_8(5, 4, 0))
+    assert labels(row) == [1, 0, 0]
+    assert relabelled(row).first_error == 1
+
+
+def test_hard_k_asks_for_k_right_draws():
+    assert labels(solution(*k_of_8(5, 2, 1)), "hard_k", options={"min_right": 2}) == [1, 0, 0]
+
+
+def test_the_solutions_own_outcome_decides_its_last_step():
+    right = solution(*k_of_8(5, 4), outcome=Outcome.RIGHT)
+    assert labels(right) == [1, 1]
+    assert labels(replace(right, solution=replace(right.solution, outcome=Outcome.TIMEOUT))) == [1, None]
+
+
+def test_relative_progress_is_the_ratio_to_the_prefix_before():
+    # MC 8/8, 7/8, 4/8, 4/8, 0, 3/8, own 0: ratios 7/8, 4/7, 1, 0, then 0 for ever
+    row = solution(*k_of_8(8, 7, 4, 4, 0, 3))
+    assert labels(row, "relative_progress") == [1, 0, 1, 0, 0, 0]
+    assert relabelled(row, "relative_progress").first_error == 1
+
+
+def test_progress_advantage_rewards_a_rise_of_the_best_of_k_value():
+    # k = 2: Q = 1 - (1 - MC)^2; MC 1/2 -> 1/4: Q 3/4 -> 7/16, 1/4 + 2 (7/16 - 3/4) = -3/8 -> wrong
+    # 1/4 -> 1/2: 1/2 + 2 (5/16) > 0 -> right; own outcome 0: 0 + 2 (0 - 3/4) -> wrong
+    row = solution(*k_of_8(4, 2, 4))
+    assert labels(row, "progress_advantage", options={"k": 2, "alpha": 2}) == [0, 1, 0]
+
+
+def test_posterior_mean_is_that_of_jeffreys_prior():
+    row = relabelled(solution(*k_of_8(8, 3)), "posterior_mean")
+    assert row.prefixes[1].value == pytest.approx(3.5 / 9)
+    assert row.prefixes[1].low is not None
+    assert row.prefixes[1].low < 3.5 / 9 < (row.prefixes[1].high or 0)
+
+
+def test_scan_labels_the_first_zero_and_leaves_the_two_steps_before_it_soft():
+    # pass rate 7/8; prefix MC 8, 6, 7, 0, 0 of 8: the error is step 3; steps 1 and 2 are soft
+    row = relabelled(solution(*k_of_8(7, 8, 6, 7, 0, 0)), "scan")
+    assert [s.label for s in row.labels] == [1, None, None, 0, None, None]
+    # min(1, (6/8) / (7/8)) and min(1, (7/8) / (7/8))
+    assert row.prefixes[2].value == pytest.approx(6 / 7)
+    assert row.prefixes[3].value == 1.0
+
+
+def test_scan_leaves_hard_problems_and_solutions_without_a_zero_unknown():
+    assert labels(solution(*k_of_8(5, 0)), "scan") == [None, None]
+    assert labels(solution(*k_of_8(8, 4)), "scan") == [None, None]
+    assert labels(solution(*k_of_8(8, 4), outcome=Outcome.RIGHT), "scan") == [1, 1]
+
+
+def test_truncated_draws_are_read_as_asked():
+    # 0 right of 4 decided, 0 truncated beyond a tenth: 1 of 11 truncated is 9 %
+    few = Counts(wrong=10, truncated=1)
+    many = Counts(wrong=4, truncated=4)
+    assert labels(solution(Counts(right=8), few)) == [0, 0]
+    assert labels(solution(Counts(right=8), many), truncated_as="exclude") == [None, 0]
+    # at threshold .5: 6 of 10, or 6 of 12 where no_answer counts as wrong
+    mixed = solution(Counts(right=8), Counts(right=6, wrong=4, no_answer=2))
+    by = {"options": {"threshold": 0.5}}
+    assert labels(mixed, "soft_mean", truncated_as="exclude", **by) == [1, 0]
+    assert labels(mixed, "soft_mean", truncated_as="wrong", **by) == [0, 0]
+    assert labels(mixed, "soft_mean", truncated_as="bounds", **by) == [None, 0]
+
+
+def test_faults_never_count_as_wrong():
+    broken = Counts(error=5, timeout=5, undecided=5, no_gold=5)
+    assert labels(solution(Counts(right=8), broken)) == [None, 0]
+    assert relabelled(solution(Counts(right=8), broken)).first_error is None
+
+
+def test_an_unknown_step_before_the_first_wrong_one_leaves_the_first_error_unknown():
+    row = relabelled(solution(Counts(right=8), Counts(wrong=1), Counts(wrong=8)))
+    assert [s.label for s in row.labels] == [None, 0, 0]
+    assert row.first_error is None
+
+
+@pytest.mark.parametrize("rule", [r for r in RULES if r != "posterior_mean"])
+def test_share_rules_refuse_adaptively_stopped_counts_and_count_them(rule):
+    rows = [
+        solution(*k_of_8(8, 4), allocation=Allocation.INFORMATION_GAIN),
+        solution(*k_of_8(8, 4), outcome=Outcome.RIGHT),
+    ]
+    table, report = relabel_table(solutions_table(rows), Relabeling(rule))
+    first, second = map(solution_of, rows_of(table))
+    assert [s.label for s in first.labels] == [None, None]
+    assert first.first_error is None
+    assert report.refused == {"information_gain": 1}
+    assert (report.solutions, report.decided + report.undecided) == (2, 1)
+    assert second.labels[-1].label is not None
+
+
+def test_stop_after_first_error_makes_later_labels_unknown():
+    row = relabelled(solution(*k_of_8(8, 4, 0, 4)), stop_after_first_error=True)
+    assert [s.label for s in row.labels] == [1, 0, None, None]
+    assert row.first_error == 1
+
+
+def test_consensus_keeps_only_what_the_tools_agree_with():
+    rows = [
+        solution(*k_of_8(8, 4, 0), refuted=(1,)),  # both say step 1
+        solution(*k_of_8(8, 4, 0), refuted=(0,)),  # the tool says an earlier one
+        solution(*k_of_8(8, 4, 0)),  # no tool looked
+        solution(*k_of_8(8, 4), outcome=Outcome.RIGHT, refuted=(1,)),  # the tool refutes a right solution
+    ]
+    strict, report = relabel_table(solutions_table(rows), Relabeling(consensus="strict"))
+    assert [solution_of(r).first_error for r in rows_of(strict)] == [1, None, None, None]
+    assert (report.decided, report.disagreeing) == (1, 3)
+    loose, report = relabel_table(solutions_table(rows), Relabeling(consensus="no_contradiction"))
+    assert [[s.label for s in solution_of(r).labels] for r in rows_of(loose)] == [
+        [1, 0, 0], [None] * 3, [1, 0, 0], [None] * 2,
+    ]  # fmt: skip
+    assert (report.decided, report.disagreeing) == (2, 2)
+    _, report = relabel_table(
+        solutions_table(rows), Relabeling(consensus="strict", verifiers={"algebra"})
+    )
+    assert report.disagreeing == 3
+
+
+def test_an_unknown_rule_or_option_is_named_with_those_that_exist():
+    with pytest.raises(ConfigError, match="hard_k"):
+        Relabeling("harder").checked()
+    with pytest.raises(ConfigError, match="min_trials"):
+        Relabeling("hard", {"k": 3}).checked()
+
+
+COUNTS = st.builds(
+    Counts, *[st.integers(0, 6)] * 2, st.integers(0, 1), st.integers(0, 1), error=st.integers(0, 2)
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.lists(COUNTS, min_size=1, max_size=5), st.sampled_from(Outcome)), min_size=1, max_size=4
+    ),
+    st.sampled_from(["exclude", "wrong", "bounds"]),
+    st.sampled_from([("hard", "math_shepherd"), ("soft_mean", "math_shepherd_soft")]),
+)
+def test_relabelling_gives_what_the_labelling_gave(cases, truncated_as, names):
+    rows = [solution(*counts, outcome=outcome) for counts, outcome in cases]
+    rule, estimator = names
+    table, _ = relabel_table(solutions_table(rows), Relabeling(rule, truncated_as=truncated_as))
+    made = make_estimator(estimator, allocation=Allocation.FIXED_K, truncated_as=truncated_as)
+    for row, again in zip(rows, map(solution_of, rows_of(table)), strict=True):
+        steps = len(row.labels)
+        counts = [e.counts for e in row.prefixes]
+        evidence = SolutionEvidence(steps, (1,) * steps, row.solution.outcome, ((),) * (steps + 1))
+        (wanted,) = made.estimate([evidence], [counts])
+        assert [s.label for s in again.labels] == [s.label for s in wanted.labels]
+        assert again.first_error == wanted.first_error
+        for mine, theirs in zip(again.prefixes, wanted.estimates, strict=True):
+            assert mine.counts == theirs.counts
+            assert mine.value == theirs.value
+            assert (mine.low, mine.high) == (
+                theirs.low if theirs.low is None else pytest.approx(theirs.low),
+                theirs.high if theirs.high is None else pytest.approx(theirs.high),
+            )
+
+
+def test_a_relabelled_dataset_is_a_new_one_that_names_where_it_comes_from(tmp_path):
+    manifest = Manifest({"k": 8}, "1", Allocation.FIXED_K, LabelerInfo("x", "1", ""))
+    rows = [replace(solution(*k_of_8(8, 4, 0)), labels=(StepLabel(1),) * 3)]
+    with ShardStore.create_or_resume(tmp_path / "old", manifest) as store:
+        store.write_shard(0, rows)
+        store.write_shard(1, rows)
+        before = store.seal()
+    made, report = relabel_dataset(open_dataset(tmp_path / "old"), tmp_path / "new", Relabeling())
+    assert made.derived_from["fingerprint"] == before.fingerprint
+    assert report.labels == {"right": 2, "wrong": 4}
+    assert [s.label for s in next(open_dataset(tmp_path / "new").solutions()).labels] == [1, 0, 0]
+    assert list(open_dataset(tmp_path / "old").solutions()) == rows * 2
+    assert verify(tmp_path / "new").ok
