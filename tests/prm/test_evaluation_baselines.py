@@ -136,7 +136,7 @@ def test_a_general_statistic_agrees_with_the_ratio_it_equals() -> None:
     values = rng.random(80)
     clusters = [str(k // 2) for k in range(80)]
     ratio = bootstrap_ratio(values, np.ones(80), clusters, Bootstrap(2000))
-    general = bootstrap_statistic(lambda i: float(values[i].mean()), clusters, Bootstrap(2000))
+    general = bootstrap_statistic(lambda w: float((w * values).sum() / w.sum()), clusters, Bootstrap(2000))
     assert general.value == pytest.approx(ratio.value)
     assert (general.low, general.high) == pytest.approx((ratio.low, ratio.high), abs=0.01)
 

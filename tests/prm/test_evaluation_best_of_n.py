@@ -183,14 +183,14 @@ def test_a_token_budget_is_never_exceeded_and_scoring_is_charged() -> None:
 def test_differences_against_majority_are_paired_by_problem() -> None:
     rng = np.random.default_rng(0)
     pools = []
-    for k in range(200):
+    for k in range(150):
         right = rng.random(8) < rng.random()
         scores = tuple(
             (float(np.clip(0.5 + 0.4 * (r - 0.5) + 0.2 * rng.standard_normal(), 0, 1)),) for r in right
         )
         classes = tuple(0 if r else int(rng.integers(1, 4)) for r in right)
         pools.append(SamplePool(f"p{k}", classes, tuple(bool(r) for r in right), (10,) * 8, scores))
-    result = evaluate_pools(pools, [8], num_orders=2, bootstrap=Bootstrap(500))
+    result = evaluate_pools(pools, [8], num_orders=2, bootstrap=Bootstrap(200))
     best, majority = point(result, "weighted_majority[last]", 8), point(result, "majority", 8)
     gap = best.over_majority
     assert gap.value == pytest.approx(best.accuracy.value - majority.accuracy.value)
@@ -202,7 +202,7 @@ def test_differences_against_majority_are_paired_by_problem() -> None:
     assert gap.low is not None
     assert gap.low > 0
     assert gap.high - gap.low < best.accuracy.high - best.accuracy.low
-    again = evaluate_pools(pools[::-1], [8], num_orders=2, bootstrap=Bootstrap(500))
+    again = evaluate_pools(pools[::-1], [8], num_orders=2, bootstrap=Bootstrap(200))
     assert (
         point(again, "majority", 8).accuracy.value == majority.accuracy.value
     )  # order of problems is nothing

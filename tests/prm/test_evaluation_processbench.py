@@ -186,7 +186,11 @@ def test_a_threshold_that_saw_the_problems_is_refused_until_it_is_called_an_orac
 # --- real scores
 
 
-def logged(data_dir: Path) -> tuple[dict[str, Item], dict[tuple[str, str], list[dict]]]:
+Logs = tuple[dict[str, Item], dict[tuple[str, str], list[dict]]]
+
+
+@pytest.fixture(scope="module")
+def logged(data_dir: Path) -> Logs:
     items = {item.id: item for item in read_folder(data_dir / "processbench")}
     groups: dict[tuple[str, str], list[dict]] = {}
     with (data_dir / "processbench_logs" / "fover_step_scores.jsonl").open() as file:
@@ -196,8 +200,8 @@ def logged(data_dir: Path) -> tuple[dict[str, Item], dict[tuple[str, str], list[
 
 
 @pytest.mark.parametrize("which", ["thr_0_5", "at_best_gsm8k"])
-def test_real_step_scores_of_eleven_models_reproduce(data_dir: Path, which: str) -> None:
-    items, groups = logged(data_dir)
+def test_real_step_scores_of_eleven_models_reproduce(logged: Logs, data_dir: Path, which: str) -> None:
+    items, groups = logged
     expected = json.loads((data_dir / "processbench_logs" / "expected_metrics_open_half.json").read_text())
     assert len(expected) == 44
     for row in expected:
@@ -217,8 +221,10 @@ def test_real_step_scores_of_eleven_models_reproduce(data_dir: Path, which: str)
             assert got.value == pytest.approx(want[name], abs=1e-9)
 
 
-def test_the_threshold_found_on_gsm8k_is_at_least_as_good_there_as_upstreams(data_dir: Path) -> None:
-    items, groups = logged(data_dir)
+def test_the_threshold_found_on_gsm8k_is_at_least_as_good_there_as_upstreams(
+    logged: Logs, data_dir: Path
+) -> None:
+    items, groups = logged
     expected = json.loads((data_dir / "processbench_logs" / "expected_metrics_open_half.json").read_text())
     for row in (r for r in expected if r["split"] == "gsm8k"):
         rows = groups[row["model"], "gsm8k"]
@@ -268,8 +274,8 @@ def test_label_fixes_give_a_second_named_score(data_dir: Path) -> None:
         same_items(items, fixed)
 
 
-def test_the_oracle_sweep_is_marked(data_dir: Path) -> None:
-    items, groups = logged(data_dir)
+def test_the_oracle_sweep_is_marked(logged: Logs) -> None:
+    items, groups = logged
     rows = groups["Qwen2.5-Math-PRM-7B", "math"]
     part = [items[r["id"]] for r in rows]
     (result,) = oracle_sweep(

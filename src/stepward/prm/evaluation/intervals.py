@@ -166,32 +166,31 @@ def bootstrap_ratio(
 
 
 def bootstrap_statistic(
-    statistic: Callable[[NDArray[np.int64]], float | None],
+    statistic: Callable[[Floats], float | None],
     clusters: Sequence[str],
     bootstrap: Bootstrap,
     *stream: str,
     note: str = "",
 ) -> Measure:
-    """Any statistic of items with its cluster-bootstrap interval, for what is no ratio of sums (AUROC).
+    """Any weighted statistic of items with its cluster-bootstrap interval, for what is no ratio of sums.
 
     Args:
-        statistic: From item indices (with repeats) to a number, or None where it is undefined.
+        statistic: From item weights, shape [items] (how often the item was drawn; ones for the point estimate),
+            to a number, or None where it is undefined.
         clusters: Cluster of each item.
         bootstrap: Settings; the cost is one call a resample.
         stream: Names the draw.
         note: Why the statistic may be undefined.
     """
-    members: dict[str, list[int]] = {}
-    for i, cluster in enumerate(clusters):
-        members.setdefault(cluster, []).append(i)
-    groups: list[NDArray[np.int64]] = [np.array(m, dtype=np.int64) for m in members.values()]
-    point = statistic(np.arange(len(clusters), dtype=np.int64))
+    number: dict[str, int] = {}
+    index = np.fromiter((number.setdefault(c, len(number)) for c in clusters), dtype=np.int64)
+    point = statistic(np.ones(len(index))) if len(index) else None
     rng = np.random.default_rng(derive_seed(bootstrap.seed, "bootstrap", *stream))
     resampled = np.full(bootstrap.num_resamples, np.nan)
-    if groups and point is not None:
+    if point is not None:
+        shares = np.full(len(number), 1.0 / len(number))
         for r in range(bootstrap.num_resamples):
-            chosen = rng.integers(len(groups), size=len(groups))
-            value = statistic(np.concatenate([groups[int(g)] for g in chosen]))
+            value = statistic(rng.multinomial(len(number), shares)[index].astype(np.float64))
             resampled[r] = np.nan if value is None else value
     note = note if point is None else ""
     return measure(point, resampled, n=len(clusters), level=bootstrap.level, note=note)

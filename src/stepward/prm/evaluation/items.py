@@ -68,6 +68,25 @@ class Item:
         return re.sub(r"\s+", " ", self.problem).strip().lower()
 
 
+@dataclass(frozen=True, slots=True)
+class JudgedSolution:
+    """A solution judged sound or not as a whole, where nobody said which step is wrong.
+
+    Attributes:
+        id: Unique within an evaluation.
+        problem: The problem's text.
+        steps: Step texts.
+        right: Whether the reasoning is sound.
+        source: File or Hub id with revision.
+    """
+
+    id: str
+    problem: str
+    steps: tuple[str, ...]
+    right: bool
+    source: str = ""
+
+
 def check_unique(ids: Iterable[str]) -> None:
     """Raises DoubledItemsError where an id comes twice."""
     doubled = [i for i, count in Counter(ids).items() if count > 1]
