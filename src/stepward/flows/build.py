@@ -11,7 +11,7 @@ from stepward.labeling.allocation.registry import make_allocation
 from stepward.labeling.annotate import Engines, Labeling, StepVerifier
 from stepward.labeling.estimators.registry import make_estimator
 from stepward.labeling.evidence import LabelingConstants
-from stepward.labeling.policies.embedded import EMBEDDED_FOLDER
+from stepward.labeling.policies.embedded import embedded_folder
 from stepward.labeling.policies.registry import load_policy
 from stepward.prm.errors import ModelError
 from stepward.prm.manifest import Manifest, config_hash
@@ -102,7 +102,7 @@ def load_policy_for(name: str, batch_size: int = 128) -> Policy:
 
 def checkpoint_folder(name: str) -> Path | str:
     """The folder of a checkpoint by name: ``embedded``, a folder, or a Hub id (which is left as it is)."""
-    return EMBEDDED_FOLDER if name == "embedded" else name
+    return embedded_folder() if name == "embedded" else name
 
 
 def prompt_template(name: str | None, policy: str) -> PromptTemplate:
