@@ -15,21 +15,17 @@ the calling process.
 
 import asyncio
 import json
-import os
-import shutil
 import sys
-import sysconfig
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from stepward.prm.errors import StepwardError
 from stepward.prm.policy import Execution
-from stepward.verifiers import confinement, sandbox_exam, sandbox_job, worker_main
+from stepward.verifiers import sandbox_exam, sandbox_job
+from stepward.verifiers.sandbox_jail import bubblewrap, readable
 from stepward.verifiers.workers import CallResult, Launch, Limits, Supervisor
 
 VERSION = "1"
@@ -43,7 +39,6 @@ re statistics string struct textwrap threading time traceback types typing unico
 PRELOADED = tuple(_PRELOADED.split())
 """Imported once, before jobs are forked."""
 
-_INSIDE = "/stepward"
 _GRACE_S = 10.0  # the worker ends a job at its deadline; only a worker that hangs meets this one
 
 
@@ -157,13 +152,16 @@ class Sandbox:
         """What confines jobs here. Starts the sandbox. Raises SandboxUnavailable."""
         return self._start()[0]
 
-    def execute(self, program: str, *, stdin: str = "", timeout_s: float | None = None) -> Run:
+    def execute(
+        self, program: str, *, stdin: str = "", timeout_s: float | None = None, alone: bool = False
+    ) -> Run:
         """Run a program to its end or its deadline, and wait for it.
 
         Args:
             program: Python source.
             stdin: Standard input.
             timeout_s: Wall seconds.
+            alone: Run while no other job of this sandbox does (a second try of a starved one).
 
         Raises:
             SandboxUnavailable: Nothing can confine it here.
@@ -174,11 +172,13 @@ class Sandbox:
             supervisor.run(_EXECUTE, [job], wall_s=job["timeout_s"] + _GRACE_S), mode, job["timeout_s"]
         )
 
-    async def aexecute(self, program: str, *, stdin: str = "", timeout_s: float | None = None) -> Run:
+    async def aexecute(
+        self, program: str, *, stdin: str = "", timeout_s: float | None = None, alone: bool = False
+    ) -> Run:
         """``execute`` for an event loop."""
         mode, supervisor = await asyncio.to_thread(self._start)
         job = self._job(mode, timeout_s, program=program, stdin=stdin)
-        result = await supervisor.arun(_EXECUTE, [job], wall_s=job["timeout_s"] + _GRACE_S)
+        result = await supervisor.arun(_EXECUTE, [job], wall_s=job["timeout_s"] + _GRACE_S, alone=alone)
         return _run(result, mode, job["timeout_s"])
 
     async def run(self, code: str, *, stdin: str = "", timeout_s: float = 5.0) -> Execution:
@@ -197,6 +197,7 @@ class Sandbox:
         entry_point: str = "",
         setup: str = "",
         timeout_s: float | None = None,
+        alone: bool = False,
     ) -> Examination:
         """Run unit tests against a program, each in a process of its own (see ``sandbox_exam``).
 
@@ -207,13 +208,14 @@ class Sandbox:
             entry_point: The one function of the program that the tests may call; empty = any.
             setup: Source that both processes run first: imports and helper functions of the problem.
             timeout_s: Wall seconds for all of it.
+            alone: As ``execute``.
 
         Raises:
             SandboxUnavailable: Nothing can confine it here.
         """
         mode, supervisor = self._start()
         job = self._job(mode, timeout_s, program=program, tests=tests, entry_point=entry_point, setup=setup)
-        result = supervisor.run(_EXAMINE, [job], wall_s=job["timeout_s"] + _GRACE_S)
+        result = supervisor.run(_EXAMINE, [job], wall_s=job["timeout_s"] + _GRACE_S, alone=alone)
         return _examination(result, mode, job["timeout_s"])
 
     async def aexamine(
@@ -224,11 +226,12 @@ class Sandbox:
         entry_point: str = "",
         setup: str = "",
         timeout_s: float | None = None,
+        alone: bool = False,
     ) -> Examination:
         """``examine`` for an event loop."""
         mode, supervisor = await asyncio.to_thread(self._start)
         job = self._job(mode, timeout_s, program=program, tests=tests, entry_point=entry_point, setup=setup)
-        result = await supervisor.arun(_EXAMINE, [job], wall_s=job["timeout_s"] + _GRACE_S)
+        result = await supervisor.arun(_EXAMINE, [job], wall_s=job["timeout_s"] + _GRACE_S, alone=alone)
         return _examination(result, mode, job["timeout_s"])
 
     def close(self) -> None:
@@ -246,7 +249,7 @@ class Sandbox:
 
     def _job(self, mode: Mode, timeout_s: float | None, **texts: str) -> dict[str, Any]:
         limits = self.limits if timeout_s is None else replace(self.limits, timeout_s=timeout_s)
-        return {**asdict(limits), "mode": mode.value, "readable": list(_readable(self.modules)), **texts}
+        return {**asdict(limits), "mode": mode.value, "readable": list(readable(self.modules)), **texts}
 
     def _start(self) -> tuple[Mode, Supervisor]:
         with self._lock:
@@ -277,7 +280,7 @@ class Sandbox:
     def _supervise(self, mode: Mode) -> Supervisor:
         if not sys.platform.startswith("linux"):
             raise SandboxUnavailable(f"needs Linux, and this is {sys.platform}")
-        launch = _bubblewrap(self.modules) if mode is Mode.BUBBLEWRAP else Launch()
+        launch = bubblewrap(self.modules) if mode is Mode.BUBBLEWRAP else Launch()
         limits = Limits(
             cpu_s=3600.0,  # the worker only waits; a job's own time is limited by its deadline
             memory_bytes=self.limits.memory_bytes + (64 << 20),
@@ -331,8 +334,11 @@ print(json.dumps({
 
 
 def _starved(found: dict[str, Any], timeout_s: float, timed_out: bool) -> bool:
-    """Whether a job met its deadline because it waited for a processor: a quarter of its time or more."""
-    return timed_out and found["waited_s"] > timeout_s / 4
+    """Whether a job met its deadline for want of a processor.
+
+    It waited for one for a quarter of its time, and what it had of one was less than half of its time.
+    """
+    return timed_out and found["waited_s"] > timeout_s / 4 and found["cpu_s"] < timeout_s / 2
 
 
 def _run(result: CallResult, mode: Mode, timeout_s: float) -> Run:
@@ -366,57 +372,3 @@ def _examination(result: CallResult, mode: Mode, timeout_s: float) -> Examinatio
         starved=_starved(found, timeout_s, found["result"] == "timeout"),
         mode=mode,
     )
-
-
-def _site_packages(modules: Sequence[str]) -> list[str]:
-    return [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))] if modules else []
-
-
-@cache
-def _readable(modules: tuple[str, ...]) -> tuple[str, ...]:
-    """What a job may read under Landlock: the standard library, shared libraries, and named packages."""
-    folders = {sysconfig.get_path("stdlib"), "/lib", "/lib64", "/usr/lib64", *_site_packages(modules)}
-    triplet = sysconfig.get_config_var("MULTIARCH")
-    if triplet:
-        folders |= {f"/lib/{triplet}", f"/usr/lib/{triplet}"}
-        folders -= {"/lib"}
-    return tuple(sorted(os.path.realpath(f) for f in folders if os.path.isdir(f)))
-
-
-def _bubblewrap(modules: Sequence[str]) -> Launch:
-    """The command line of the jail: an empty file system, then only what the interpreter needs."""
-    program = shutil.which("bwrap")
-    if program is None:
-        raise SandboxUnavailable("bwrap is not installed")
-    python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    command = [
-        program, "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts",
-        "--unshare-cgroup-try", "--uid", "65534", "--gid", "65534", "--hostname", "sandbox",
-        "--die-with-parent", "--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN",
-    ]  # fmt: skip
-    for folder in ("/lib", "/lib64", "/usr/lib", "/usr/lib64"):
-        if os.path.islink(folder):
-            command += ["--symlink", os.readlink(folder), folder]
-        elif os.path.isdir(folder):
-            command += ["--ro-bind", folder, folder]
-    prefix = sys.base_prefix
-    if prefix not in ("/usr", "/"):
-        command += ["--ro-bind", f"{prefix}/lib", f"{prefix}/lib"]
-    command += ["--ro-bind", python, python]
-    stdlib = Path(sysconfig.get_path("stdlib"))
-    for hidden in (stdlib / "site-packages", Path("/usr/lib/python3/dist-packages")):
-        if hidden.is_dir():
-            command += ["--tmpfs", str(hidden)]
-    packages = _site_packages(modules)
-    for folder in packages:
-        command += ["--ro-bind", folder, folder]
-    for module in (worker_main, confinement, sandbox_job, sandbox_exam):
-        source = str(module.__file__)
-        command += ["--ro-bind", source, f"{_INSIDE}/stepward/verifiers/{Path(source).name}"]
-    command += [
-        "--proc", "/proc", "--dir", "/tmp", "--dir", "/dev", "--dev-bind", "/dev/null", "/dev/null",
-        "--remount-ro", "/", "--chdir", "/", "--",
-        python, "-s", "-P", "-S", f"{_INSIDE}/stepward/verifiers/worker_main.py",
-    ]  # fmt: skip
-    paths = (_INSIDE, str(stdlib), str(stdlib / "lib-dynload"), *packages)
-    return Launch(command=tuple(command), path=paths)

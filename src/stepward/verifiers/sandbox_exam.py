@@ -12,29 +12,41 @@ a failure. Standard library only; imported inside the sandbox, see ``sandbox_job
 import builtins
 import collections
 import contextlib
+import importlib
 import json
 import os
 import random
 import socket
-import struct
 import types
-from collections.abc import Callable, Iterable, Mapping
-from decimal import Decimal
-from fractions import Fraction
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from stepward.verifiers import sandbox_job
 from stepward.verifiers.sandbox_job import PROGRAM, fresh_module, fresh_streams, program_traceback
+from stepward.verifiers.sandbox_transfer import (
+    Untransferable,
+    decode,
+    encode,
+    receive,
+    refusals,
+    send,
+    write_all,
+)
+from stepward.verifiers.worker_main import address_space_bytes
 
-_LENGTH = struct.Struct("<I")
-_MESSAGE_BYTES = 8 << 20
-_ITEMS = 10_000  # of an iterator
-_SAFE_INT = 1 << 53
 _TEXT_CHARS = 300
-
-
-class Untransferable(Exception):
-    """A value that cannot cross between the two processes."""
+_EXAMINER_BYTES = 80 << 20
+_TEST_MODULES = (
+    "cmath",
+    "collections",
+    "copy",
+    "itertools",
+    "math",
+    "random",
+    "re",
+    "string",
+    "sys",
+)  # tests forget
 
 
 class CandidateError(Exception):
@@ -43,131 +55,6 @@ class CandidateError(Exception):
 
 class CandidateGone(Exception):
     """The program's process ended, or what it sent cannot be read."""
-
-
-def encode(value: Any) -> Any:
-    """A value as tagged JSON data.
-
-    Raises:
-        Untransferable: It is not built from None, numbers, texts, bytes, containers and iterators of these.
-    """
-    if value is None or isinstance(value, bool):
-        return value
-    kind = type(value)
-    if kind is str:
-        return value
-    if kind is int:
-        return value if -_SAFE_INT < value < _SAFE_INT else {"i": hex(value)}
-    if kind is float:
-        return {"f": value.hex()}
-    if kind is list:
-        return [encode(v) for v in value]
-    for base, tag, parts in _SHAPES:
-        if isinstance(value, base):
-            return {tag: parts(value)}
-    if hasattr(kind, "__next__"):
-        items: list[Any] = []
-        for item in value:
-            if len(items) == _ITEMS:
-                raise Untransferable(f"an iterator with more than {_ITEMS} items")
-            items.append(encode(item))
-        return {"it": items}
-    raise Untransferable(f"a value of type {kind.__name__}")
-
-
-def _pairs(value: Mapping[Any, Any]) -> list[Any]:
-    return [[encode(k), encode(v)] for k, v in dict.items(value)]  # type: ignore[arg-type]
-
-
-def _items(base: type) -> Callable[[Any], list[Any]]:
-    return lambda value: [encode(v) for v in base.__iter__(value)]
-
-
-_SHAPES: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
-    # Subclasses cross as their base: methods that a program overrides do not.
-    (str, "u", lambda v: str.__str__(v)),
-    (int, "i", lambda v: hex(int.__index__(v))),
-    (float, "f", lambda v: float.hex(v)),
-    (tuple, "t", _items(tuple)),
-    (list, "l", _items(list)),
-    (dict, "d", _pairs),
-    (frozenset, "z", _items(frozenset)),
-    (set, "s", _items(set)),
-    (complex, "c", lambda v: [float.hex(v.real), float.hex(v.imag)]),
-    (bytes, "b", lambda v: bytes.hex(v)),
-    (bytearray, "ba", lambda v: bytearray.hex(v)),
-    (range, "r", lambda v: [hex(v.start), hex(v.stop), hex(v.step)]),
-    (collections.deque, "dq", _items(collections.deque)),
-    (Fraction, "q", lambda v: [hex(v.numerator), hex(v.denominator)]),
-    (Decimal, "m", lambda v: Decimal.__str__(v)),
-    ((type({}.keys()), type({}.values()), type({}.items())), "it", lambda v: [encode(i) for i in v]),
-)
-
-
-def decode(data: Any) -> Any:
-    """The value of tagged JSON data. Raises ValueError, TypeError, KeyError and the like for other data."""
-    if isinstance(data, list):
-        return [decode(v) for v in data]
-    if not isinstance(data, dict):
-        return data
-    ((tag, body),) = data.items()
-    return _DECODERS[tag](body)
-
-
-def _all(body: Iterable[Any]) -> list[Any]:
-    return [decode(v) for v in body]
-
-
-_DECODERS: dict[str, Callable[[Any], Any]] = {
-    "u": str,
-    "i": lambda b: int(b, 16),
-    "f": float.fromhex,
-    "t": lambda b: tuple(_all(b)),
-    "l": _all,
-    "d": lambda b: {decode(k): decode(v) for k, v in b},
-    "z": lambda b: frozenset(_all(b)),
-    "s": lambda b: set(_all(b)),
-    "c": lambda b: complex(float.fromhex(b[0]), float.fromhex(b[1])),
-    "b": bytes.fromhex,
-    "ba": bytearray.fromhex,
-    "r": lambda b: range(int(b[0], 16), int(b[1], 16), int(b[2], 16)),
-    "dq": lambda b: collections.deque(_all(b)),
-    "q": lambda b: Fraction(int(b[0], 16), int(b[1], 16)),
-    "m": Decimal,
-    "it": lambda b: iter(_all(b)),
-}
-
-
-def send(fd: int, message: Mapping[str, Any]) -> None:
-    """Write one message. Raises Untransferable where it is too long."""
-    body = json.dumps(message).encode("ascii")
-    if len(body) > _MESSAGE_BYTES:
-        raise Untransferable(f"a value of {len(body)} bytes")
-    _write_all(fd, _LENGTH.pack(len(body)) + body)
-
-
-def receive(fd: int) -> Any:
-    """Read one message. Raises EOFError and ValueError."""
-    (length,) = _LENGTH.unpack(_read_exactly(fd, _LENGTH.size))
-    if length > _MESSAGE_BYTES:
-        raise ValueError(f"a message of {length} bytes")
-    return json.loads(_read_exactly(fd, length))
-
-
-def _write_all(fd: int, data: bytes) -> None:  # send(2) and recv(2) are not among the permitted calls
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _read_exactly(fd: int, count: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < count:
-        part = os.read(fd, min(count - len(parts), 1 << 20))
-        if not part:
-            raise EOFError("the other process is gone")
-        parts += part
-    return bytes(parts)
 
 
 def answer_calls(fd: int, setup: str, program: str) -> int:
@@ -183,7 +70,7 @@ def answer_calls(fd: int, setup: str, program: str) -> int:
     except BaseException as error:
         _report(fd, "load_error", error)
         return 1
-    names = [n for n, v in list(space.items()) if isinstance(n, str) and callable(v)]
+    names = [name for name, value in list(space.items()) if callable(value)]
     send(fd, {"names": names})
     while True:
         try:
@@ -228,6 +115,7 @@ class _Examination:
     def __init__(self, fd: int) -> None:
         self.fd, self.calls = fd, 0
         self.fault: BaseException | None = None
+        self.raised: BaseException | None = None
 
     def proxy(self, name: str) -> Callable[..., Any]:
         """A function that calls the program's function of that name."""
@@ -252,17 +140,10 @@ class _Examination:
         send_or_gone(self.fd, request)
         reply = receive_or_gone(self.fd)
         if "raised" in reply:
-            known = getattr(builtins, str(reply.get("type")), None)
-            text = str(reply["raised"])
             if reply.get("memory"):
                 raise CandidateGone("memory")
-            if isinstance(known, type) and issubclass(known, Exception):
-                try:
-                    raised = known(text)
-                except TypeError:  # UnicodeDecodeError and the like want more arguments
-                    raised = CandidateError(text)
-                raise raised
-            raise CandidateError(text)
+            self.raised = _exception(str(reply.get("type")), str(reply["raised"]))
+            raise self.raised
         if "untransferable" in reply:
             raise Untransferable(f"{name} gave {reply['untransferable']}")
         try:
@@ -273,6 +154,15 @@ class _Examination:
         for old, new in zip(args, changed, strict=False):
             _overwrite(old, new)
         return value
+
+
+def _exception(name: str, text: str) -> Exception:
+    """The built-in exception of that name, as far as it can be made of a text alone."""
+    known = getattr(builtins, name, None)
+    if isinstance(known, type) and issubclass(known, Exception):
+        with contextlib.suppress(TypeError):  # UnicodeDecodeError and the like want more arguments
+            return known(text)
+    return CandidateError(text)
 
 
 def send_or_gone(fd: int, message: Mapping[str, Any]) -> None:
@@ -293,19 +183,21 @@ def receive_or_gone(fd: int) -> dict[str, Any]:
         raise CandidateGone("its reply is no message") from error
     if not isinstance(message, dict):
         raise CandidateGone("its reply is no message")
-    return message
+    return cast(dict[str, Any], message)
 
 
 def _overwrite(old: Any, new: Any) -> None:
     """Show the tests what the program did to a mutable argument."""
-    if isinstance(old, list | bytearray) and isinstance(new, list | bytearray):
-        old[:] = new  # type: ignore[assignment]
-    elif isinstance(old, dict | set) and type(new) is type(old):
-        old.clear()
-        old.update(new)
-    elif isinstance(old, collections.deque) and isinstance(new, collections.deque):
-        old.clear()
-        old.extend(new)
+    if isinstance(old, list | bytearray):
+        old[:] = new
+    elif isinstance(old, dict | set):
+        cleared: Any = cast(Any, old)
+        cleared.clear()
+        cleared.update(new)
+    elif isinstance(old, collections.deque):
+        queue: Any = cast(Any, old)
+        queue.clear()
+        queue.extend(new)
 
 
 def run_tests(fd: int, setup: str, tests: str, entry_point: str) -> dict[str, Any]:
@@ -326,26 +218,29 @@ def run_tests(fd: int, setup: str, tests: str, entry_point: str) -> dict[str, An
         return verdict("gone", str(gone))
     if "load_error" in ready:
         return verdict("gone" if ready.get("memory") else "load_error", str(ready["load_error"]))
-    names = {n for n in ready.get("names", ()) if isinstance(n, str)}
+    names: set[str] = {str(name) for name in ready.get("names", ())}
     if entry_point and entry_point not in names:
         return verdict("load_error", f"the program defines no function {entry_point}")
-    module = types.ModuleType("examination")
-    space = module.__dict__
+    space = types.ModuleType("examination").__dict__
+    space.update({name: importlib.import_module(name) for name in _TEST_MODULES})
     try:
         if setup:
             exec(compile(setup, "<setup>", "exec", dont_inherit=True), space)
-        if entry_point:
-            space[entry_point] = examination.proxy(entry_point)
-        else:
-            for name in names - set(dir(builtins)) - set(space):
-                space[name] = examination.proxy(name)
+        # The problem's own helpers stay: a program that redefines one must not reach the tests through it.
+        kept = {*dir(builtins), *space} - {entry_point}
+        for name in names - kept:
+            space[name] = examination.proxy(name)
         exec(compile(tests, PROGRAM, "exec", dont_inherit=True), space)
-        if entry_point and callable(space.get("check")):
-            space["check"](space[entry_point])
+        check = space.get("check")
+        if entry_point and isinstance(check, types.FunctionType):
+            if "check" in names:  # what the tests call check is the program's, not the function around them
+                space["check"] = examination.proxy("check")
+            check(examination.proxy(entry_point))
     except BaseException as error:
         return _judge_failure(examination, error, tests, verdict)
-    if examination.fault is not None:  # the tests caught it
-        return _judge_failure(examination, examination.fault, tests, verdict)
+    caught = examination.fault or (refusals[0] if refusals else None)
+    if caught is not None:  # the tests caught it
+        return _judge_failure(examination, caught, tests, verdict)
     if examination.calls == 0:
         return verdict("test_error", "the tests never called the program")
     return verdict("passed", f"{examination.calls} calls")
@@ -354,12 +249,13 @@ def run_tests(fd: int, setup: str, tests: str, entry_point: str) -> dict[str, An
 def _judge_failure(
     examination: _Examination, error: BaseException, tests: str, verdict: Callable[[str, str], dict[str, Any]]
 ) -> dict[str, Any]:
-    fault = examination.fault or error
+    fault = examination.fault or (refusals[0] if refusals else error)
     if isinstance(fault, CandidateGone):
         return verdict("gone", str(fault))
     if isinstance(fault, Untransferable):
         return verdict("untransferable", str(fault))
-    if examination.calls == 0 or isinstance(error, SyntaxError | ImportError | NameError):
+    of_tests = isinstance(error, SyntaxError | ImportError | NameError) and error is not examination.raised
+    if examination.calls == 0 or of_tests:
         return verdict("test_error", f"{type(error).__name__}: {str(error)[:_TEXT_CHARS]}")
     return verdict("failed", f"{_line_of(error, tests)}: {type(error).__name__}: {str(error)[-_TEXT_CHARS:]}")
 
@@ -397,17 +293,23 @@ def examine(job: dict[str, Any]) -> dict[str, Any]:
         fresh_streams()
         found = run_tests(3, job["setup"], job["tests"], job["entry_point"])
         body = json.dumps(found).encode("ascii")
-        _write_all(4, body)
+        write_all(4, body)
         return 0
 
     def candidate() -> int:
         return answer_calls(3, job["setup"], job["program"])
 
     deadline = began + job["timeout_s"]
+    # Only the tests and the messages: both processes together stay near the memory of one.
+    room = min(job["memory_bytes"], address_space_bytes() + _EXAMINER_BYTES)
     try:
         pids.append(sandbox_job.start(job, [null, null, null, theirs.fileno()], candidate))
         theirs.close()
-        pids.append(sandbox_job.start(job, [null, null, null, ours.fileno(), report], examiner))
+        pids.append(
+            sandbox_job.start(
+                {**job, "memory_bytes": room}, [null, null, null, ours.fileno(), report], examiner
+            )
+        )
         ours.close()
         ended.append(sandbox_job.wait(pids[1], began, deadline))
         # Once the examiner is done the candidate has nothing to say: it is killed at once.

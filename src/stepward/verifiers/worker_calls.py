@@ -63,7 +63,10 @@ class CallResult:
 
 @dataclass(slots=True)
 class Call:
-    """A call on its way: ``args`` is JSON text, ``digest`` its cache key or None."""
+    """A call on its way.
+
+    ``args`` is JSON text, ``digest`` the cache key or None, ``alone`` that nothing else may run meanwhile.
+    """
 
     key: str
     module: str
@@ -71,6 +74,7 @@ class Call:
     args: str
     limits: Limits
     digest: bytes | None
+    alone: bool = False
     seconds: float = 0.0
     attempts: int = 0
 

@@ -87,6 +87,7 @@ class Supervisor:
         version: str = "",
         cpu_s: float | None = None,
         wall_s: float | None = None,
+        alone: bool = False,
     ) -> CallResult:
         """Call ``function(*args)`` in a worker and wait for it.
 
@@ -98,13 +99,17 @@ class Supervisor:
                 Empty = not cached.
             cpu_s: CPU seconds, where other than the supervisor's.
             wall_s: Wall seconds a try, where other than the supervisor's.
+            alone: Wait until nothing else runs in this supervisor, and keep others out meanwhile.
 
         Raises:
             ConfigError: The module cannot be imported or does not fit the memory cap.
             StepwardError: The supervisor is closed, or the arguments are no JSON data.
         """
-        results = self.run_many(function, {key: args}, version=version, cpu_s=cpu_s, wall_s=wall_s)
-        return results[key]
+        results: list[CallResult] = []
+        call = self._call(key, function, args, version, self._limits_of(cpu_s, wall_s))
+        call.alone = alone
+        self._serve([call], lambda _, result: results.append(result))
+        return results[0]
 
     def run_many(
         self,
@@ -137,10 +142,12 @@ class Supervisor:
         version: str = "",
         cpu_s: float | None = None,
         wall_s: float | None = None,
+        alone: bool = False,
     ) -> CallResult:
         """``run`` for an event loop. Calls made in the same turn of the loop travel together."""
         loop = asyncio.get_running_loop()
         call = self._call(key, function, args, version, self._limits_of(cpu_s, wall_s))
+        call.alone = alone
         future: asyncio.Future[CallResult] = loop.create_future()
         waiting = self._waiting.setdefault(loop, [])
         if not waiting:
@@ -272,7 +279,9 @@ class Supervisor:
         if not todo:
             return
         pool = self._pool(todo[0].module)
-        leftover = run_together(pool, self._gate, self.num_workers, todo, finished)
+        together = deque(call for call in todo if not call.alone)
+        leftover = run_together(pool, self._gate, self.num_workers, together, finished)
+        leftover.starved.extend(call for call in todo if call.alone)
         for call in leftover.suspects:
             if run_fresh(pool, self._gate, call, finished):
                 leftover.starved.append(call)
@@ -280,7 +289,7 @@ class Supervisor:
             with self._gate.alone():
                 met_again = run_fresh(pool, Gate(), call, finished)
             if met_again:
-                message = f"no answer within {call.limits.wall_s:g} s, tried again alone"
+                message = f"no answer within {call.limits.wall_s:g} s, alone"
                 finished(call, result_of(call, CallKind.TIMEOUT, message))
 
     def _pool(self, module: str) -> Pool:
