@@ -186,7 +186,7 @@ def test_differences_against_majority_are_paired_by_problem() -> None:
     for k in range(150):
         right = rng.random(8) < rng.random()
         scores = tuple(
-            (float(np.clip(0.5 + 0.4 * (r - 0.5) + 0.2 * rng.standard_normal(), 0, 1)),) for r in right
+            (float(np.clip(0.5 + 0.6 * (r - 0.5) + 0.15 * rng.standard_normal(), 0, 1)),) for r in right
         )
         classes = tuple(0 if r else int(rng.integers(1, 4)) for r in right)
         pools.append(SamplePool(f"p{k}", classes, tuple(bool(r) for r in right), (10,) * 8, scores))
