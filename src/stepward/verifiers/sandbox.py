@@ -18,15 +18,26 @@ import json
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
+from dataclasses import asdict, replace
 from typing import Any
 
 from stepward.prm.errors import StepwardError
 from stepward.prm.policy import Execution
-from stepward.verifiers import sandbox_exam, sandbox_job
+from stepward.verifiers import sandbox_cells, sandbox_exam, sandbox_job
 from stepward.verifiers.sandbox_jail import bubblewrap, readable
-from stepward.verifiers.workers import CallResult, Launch, Limits, Supervisor
+from stepward.verifiers.sandbox_results import (
+    CellRun,
+    Examination,
+    JobLimits,
+    Mode,
+    Run,
+    cells_of,
+    examination_of,
+    run_of,
+)
+from stepward.verifiers.workers import Launch, Limits, Supervisor
+
+__all__ = ["CellRun", "Examination", "JobLimits", "Mode", "Run", "Sandbox", "SandboxUnavailable"]
 
 VERSION = "1"
 """Changes when the same program could end otherwise."""
@@ -44,81 +55,6 @@ _GRACE_S = 10.0  # the worker ends a job at its deadline; only a worker that han
 
 class SandboxUnavailable(StepwardError):
     """Neither namespaces nor Landlock can be had, so no code is run."""
-
-
-class Mode(StrEnum):
-    """What confines a job."""
-
-    BUBBLEWRAP = "bubblewrap"
-    LANDLOCK = "landlock"
-
-
-@dataclass(frozen=True, slots=True)
-class JobLimits:
-    """What one job may use.
-
-    Attributes:
-        timeout_s: Wall seconds, where a call names none.
-        memory_bytes: Address space of a job's process.
-        output_bytes: Each of standard output, standard error and any file.
-        scratch_bytes: All files in ``/tmp`` together (bubblewrap only; nothing can be written elsewhere).
-    """
-
-    timeout_s: float = 5.0
-    memory_bytes: int = 384 << 20
-    output_bytes: int = 1 << 20
-    scratch_bytes: int = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What became of a program.
-
-    Attributes:
-        status: ``ok``, ``error`` (an uncaught exception or a non-zero exit), ``timeout``, ``killed`` (memory,
-            output, a signal) or ``fault`` (the sandbox itself failed: nothing is known of the program).
-        cause: In words, where the status is not ``ok``.
-        stdout: What it printed, cut at the limit.
-        stderr: The same for standard error; a traceback where there was an exception.
-        wall_s: Wall seconds.
-        cpu_s: CPU seconds.
-        starved: It met its deadline while the machine was busy: running it again alone may end otherwise.
-        mode: What confined it.
-    """
-
-    status: str
-    cause: str
-    stdout: str
-    stderr: str
-    wall_s: float
-    cpu_s: float
-    starved: bool
-    mode: Mode
-
-
-@dataclass(frozen=True, slots=True)
-class Examination:
-    """What became of a program under unit tests.
-
-    Attributes:
-        result: ``passed``; ``failed`` (an assertion, or an exception of the program); ``load_error`` (it does
-            not compile, or fails before a test); ``timeout``; ``killed``; ``untransferable`` (a value of a
-            class of its own); ``test_error`` (the tests themselves); ``fault`` (the sandbox itself).
-        detail: In words: the line of the tests and the exception.
-        calls: How often the tests called the program.
-        wall_s: Wall seconds.
-        cpu_s: CPU seconds.
-        starved: As in ``Run``.
-        mode: What confined it.
-    """
-
-    result: str
-    detail: str
-    calls: int
-    wall_s: float
-    cpu_s: float
-    starved: bool
-    mode: Mode
 
 
 class Sandbox:
@@ -168,9 +104,8 @@ class Sandbox:
         """
         mode, supervisor = self._start()
         job = self._job(mode, timeout_s, program=program, stdin=stdin)
-        return _run(
-            supervisor.run(_EXECUTE, [job], wall_s=job["timeout_s"] + _GRACE_S), mode, job["timeout_s"]
-        )
+        result = supervisor.run(_EXECUTE, [job], wall_s=job["timeout_s"] + _GRACE_S, alone=alone)
+        return run_of(result, mode, job["timeout_s"])
 
     async def aexecute(
         self, program: str, *, stdin: str = "", timeout_s: float | None = None, alone: bool = False
@@ -179,7 +114,7 @@ class Sandbox:
         mode, supervisor = await asyncio.to_thread(self._start)
         job = self._job(mode, timeout_s, program=program, stdin=stdin)
         result = await supervisor.arun(_EXECUTE, [job], wall_s=job["timeout_s"] + _GRACE_S, alone=alone)
-        return _run(result, mode, job["timeout_s"])
+        return run_of(result, mode, job["timeout_s"])
 
     async def run(self, code: str, *, stdin: str = "", timeout_s: float = 5.0) -> Execution:
         """The ``Executor`` protocol of ``prm.policy``. A fault of the sandbox has the status ``killed``."""
@@ -216,7 +151,7 @@ class Sandbox:
         mode, supervisor = self._start()
         job = self._job(mode, timeout_s, program=program, tests=tests, entry_point=entry_point, setup=setup)
         result = supervisor.run(_EXAMINE, [job], wall_s=job["timeout_s"] + _GRACE_S, alone=alone)
-        return _examination(result, mode, job["timeout_s"])
+        return examination_of(result, mode, job["timeout_s"])
 
     async def aexamine(
         self,
@@ -232,7 +167,30 @@ class Sandbox:
         mode, supervisor = await asyncio.to_thread(self._start)
         job = self._job(mode, timeout_s, program=program, tests=tests, entry_point=entry_point, setup=setup)
         result = await supervisor.arun(_EXAMINE, [job], wall_s=job["timeout_s"] + _GRACE_S, alone=alone)
-        return _examination(result, mode, job["timeout_s"])
+        return examination_of(result, mode, job["timeout_s"])
+
+    async def arun_cells(
+        self, cells: Sequence[str], *, timeout_s: float | None = None, alone: bool = False
+    ) -> tuple[Run, tuple[CellRun, ...]]:
+        """Run cells one after the other in one process, as a notebook does; the first that fails ends it.
+
+        Args:
+            cells: Python sources.
+            timeout_s: Wall seconds for all of them.
+            alone: As ``execute``.
+
+        Returns:
+            What became of the whole, and of each cell (none where the sandbox itself failed).
+
+        Raises:
+            SandboxUnavailable: Nothing can confine it here.
+        """
+        mode, supervisor = await asyncio.to_thread(self._start)
+        job = self._job(mode, timeout_s, stdin="")
+        job["cells"] = list(cells)
+        result = await supervisor.arun(_EXECUTE_CELLS, [job], wall_s=job["timeout_s"] + _GRACE_S, alone=alone)
+        run = run_of(result, mode, job["timeout_s"])
+        return run, cells_of(result)
 
     def close(self) -> None:
         """End the sandbox and all that runs in it."""
@@ -297,7 +255,7 @@ class Sandbox:
         """Try the sandbox with a program that tries to get out. Returns what is wrong, or ``""``."""
         job = self._job(mode, 20.0, program=_PROBE, stdin="")
         try:
-            run = _run(supervisor.run(_EXECUTE, [job], wall_s=60.0), mode, 20.0)
+            run = run_of(supervisor.run(_EXECUTE, [job], wall_s=60.0), mode, 20.0)
         except StepwardError as error:
             return str(error)
         if run.status != "ok":
@@ -310,6 +268,7 @@ class Sandbox:
 
 
 _EXECUTE = f"{sandbox_job.__name__}:execute"
+_EXECUTE_CELLS = f"{sandbox_cells.__name__}:execute_cells"
 _EXAMINE = f"{sandbox_exam.__name__}:examine"
 
 _PROBE = """
@@ -331,44 +290,3 @@ print(json.dumps({
     "signal its parent": can(lambda: os.kill(os.getppid() or 2, 0)),
 }))
 """
-
-
-def _starved(found: dict[str, Any], timeout_s: float, timed_out: bool) -> bool:
-    """Whether a job met its deadline for want of a processor.
-
-    It waited for one for a quarter of its time, and what it had of one was less than half of its time.
-    """
-    return timed_out and found["waited_s"] > timeout_s / 4 and found["cpu_s"] < timeout_s / 2
-
-
-def _run(result: CallResult, mode: Mode, timeout_s: float) -> Run:
-    if not result.ok:
-        return Run("fault", f"sandbox worker: {result.kind}: {result.message}", "", "", 0.0, 0.0, False, mode)
-    found = result.value
-    return Run(
-        status=found["status"],
-        cause=found["cause"],
-        stdout=found["stdout"],
-        stderr=found["stderr"],
-        wall_s=found["wall_s"],
-        cpu_s=found["cpu_s"],
-        starved=_starved(found, timeout_s, found["status"] == "timeout"),
-        mode=mode,
-    )
-
-
-def _examination(result: CallResult, mode: Mode, timeout_s: float) -> Examination:
-    if not result.ok:
-        return Examination(
-            "fault", f"sandbox worker: {result.kind}: {result.message}", 0, 0.0, 0.0, False, mode
-        )
-    found = result.value
-    return Examination(
-        result=found["result"],
-        detail=found["detail"],
-        calls=found["calls"],
-        wall_s=found["wall_s"],
-        cpu_s=found["cpu_s"],
-        starved=_starved(found, timeout_s, found["result"] == "timeout"),
-        mode=mode,
-    )

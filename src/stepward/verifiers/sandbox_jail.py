@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from stepward.verifiers import confinement, sandbox_exam, sandbox_job, sandbox_transfer, worker_main
+from stepward.verifiers import (
+    confinement,
+    sandbox_cells,
+    sandbox_exam,
+    sandbox_job,
+    sandbox_transfer,
+    worker_main,
+)
 from stepward.verifiers.workers import Launch
 
 _INSIDE = "/stepward"
@@ -60,7 +67,7 @@ def bubblewrap(modules: Sequence[str]) -> Launch:
     packages = _site_packages(modules)
     for folder in packages:
         command += ["--ro-bind", folder, folder]
-    for module in (worker_main, confinement, sandbox_job, sandbox_exam, sandbox_transfer):
+    for module in (worker_main, confinement, sandbox_job, sandbox_cells, sandbox_exam, sandbox_transfer):
         source = str(module.__file__)
         command += ["--ro-bind", source, f"{_INSIDE}/stepward/verifiers/{Path(source).name}"]
     command += [

@@ -54,12 +54,16 @@ class Ended:
     waited_s: float
 
 
-def execute(job: dict[str, Any]) -> dict[str, Any]:
+def execute(
+    job: dict[str, Any], body: Callable[[], int] | None = None, extra: Sequence[int] = ()
+) -> dict[str, Any]:
     """Run a program to its end or its deadline.
 
     Args:
         job: ``program``, ``stdin``, ``mode``, ``readable``, ``timeout_s``, ``memory_bytes``,
             ``output_bytes``, ``scratch_bytes``.
+        body: What to run in place of the program.
+        extra: Descriptors that the job has as 3, 4, ...
 
     Returns:
         ``status`` (ok, error, timeout, killed), ``cause`` in words where it is not ok, ``stdout``, ``stderr``,
@@ -70,7 +74,7 @@ def execute(job: dict[str, Any]) -> dict[str, Any]:
         os.write(files[0], job["stdin"].encode("utf-8", "replace"))
         os.lseek(files[0], 0, os.SEEK_SET)
         began = time.monotonic()
-        pid = start(job, files, lambda: run_program(job["program"]))
+        pid = start(job, [*files, *extra], body or (lambda: run_program(job["program"])))
         ended = wait(pid, began, began + job["timeout_s"])
         limit = job["output_bytes"]
         full = any(os.fstat(fd).st_size >= limit for fd in files[1:])
