@@ -245,24 +245,30 @@ def _draw_phrases(rng: random.Random, theme: Theme, num_steps: int, level: Level
 def _draw_numbers(rng: random.Random, phrases: list[Phrase]) -> tuple[int, tuple[Event, ...]] | None:
     start = amount = rng.randrange(4, MAX_AMOUNT + 1)
     events: list[Event] = []
+    taken = {start}
     for phrase in phrases:
-        numbers = _numbers_for(rng, phrase.reading, amount)
-        if numbers is None:
-            return None
-        new = act(phrase.reading, amount, numbers)
-        right = new[-1][3] if new else amount
-        if phrase.misreading is not None:
-            wrong = act(phrase.misreading, amount, numbers)
+        most = MAX_TOTAL if phrase is phrases[-1] else MAX_AMOUNT
+        for _ in range(8):
+            numbers = _numbers_for(rng, phrase.reading, amount)
+            # Two amounts with the same number could not be told apart in a solution.
+            if numbers is None or not taken.isdisjoint(numbers) or len(set(numbers)) < len(numbers):
+                continue
+            after = _after(phrase.reading, amount, numbers)
+            misread = phrase.misreading and _after(phrase.misreading, amount, numbers)
             # A misreading that gives the same number would be no error that anyone could see.
-            if (wrong[-1][3] if wrong else amount) == right:
-                return None
-        amount = right
-        events.append(Event(phrase, numbers))
-        if not 2 <= amount <= (MAX_TOTAL if phrase is phrases[-1] else MAX_AMOUNT):
+            if 2 <= after <= most and after != misread:
+                break
+        else:
             return None
-    # Two amounts with the same number could not be told apart in a solution.
-    numbers = [start, *(n for event in events for n in event.numbers)]
-    return (start, tuple(events)) if len(set(numbers)) == len(numbers) else None
+        amount = after
+        taken.update(numbers)
+        events.append(Event(phrase, numbers))
+    return start, tuple(events)
+
+
+def _after(reading: Reading, amount: int, numbers: tuple[int, ...]) -> int:
+    new = act(reading, amount, numbers)
+    return new[-1][3] if new else amount
 
 
 def _numbers_for(rng: random.Random, reading: Reading, x: int) -> tuple[int, ...] | None:
