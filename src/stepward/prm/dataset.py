@@ -156,7 +156,9 @@ class ShardStore:
         check_rollouts(drawn)
         files = (self._write("solutions", index, solutions), self._write("rollouts", index, drawn))
         if metrics:
-            write_durably(self.folder / metrics_path(index), canonical_json(metrics).encode())
+            write_durably(
+                self.folder / metrics_path(index), canonical_json(metrics).encode(), sync_rename=False
+            )
         receipt = Receipt(index, self.manifest.run_id, files, totals_of(solutions, drawn.num_rows))
         write_durably(self.folder / receipt_path(index), canonical_json(asdict(receipt)).encode())
         return receipt
@@ -164,7 +166,8 @@ class ShardStore:
     def _write(self, table: TableName, index: int, rows: pa.Table) -> FileReceipt:
         path = shard_path(table, index, self.manifest.file_format)
         data = encode(rows, self.manifest.file_format)
-        write_durably(self.folder / path, data)
+        # A rename that a power cut undoes leaves a receipt without its file: the shard is written again.
+        write_durably(self.folder / path, data, sync_rename=False)
         return FileReceipt(path, hashlib.sha256(data).hexdigest(), len(data), len(rows))
 
     def seal(self, *, contamination: Mapping[str, Any] | None = None) -> Manifest:

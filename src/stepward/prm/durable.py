@@ -1,7 +1,8 @@
 """Files that are whole or absent, and a folder that has one writer.
 
-A file is written beside its place, flushed to the disk and renamed: after ``kill -9`` or a full disk there is the
-old file, the new file or none, never half of one. The folder itself is flushed too, else the rename may be lost.
+A file is written beside its place, flushed to the disk and renamed: after ``kill -9``, a power cut or a full disk
+there is the old file, the new file or none, never half of one. Where a lost rename would lose more than work that
+can be done again, the folder is flushed too.
 """
 
 import fcntl
@@ -15,21 +16,26 @@ TEMP_PREFIX = ".writing-"
 LOCK_NAME = ".lock"
 
 
-def write_durably(path: Path, data: bytes | memoryview) -> None:
+def write_durably(path: Path, data: bytes | memoryview, *, sync_rename: bool = True) -> None:
     """Write a whole file or none.
+
+    Args:
+        path: Its place.
+        data: Its bytes.
+        sync_rename: Flush the folder, so that a power cut cannot undo the rename.
 
     Raises:
         StoreError: The disk is full or not writable; what was written beside the place is removed.
     """
     temp = path.with_name(TEMP_PREFIX + path.name)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with open(temp, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temp, path)
-        sync_folder(path.parent)
+        if sync_rename:
+            sync_folder(path.parent)
     except OSError as fault:
         _remove_quietly(temp)
         raise StoreError(

@@ -5,6 +5,7 @@
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -46,11 +47,11 @@ def _tally(values: pa.Array | pa.ChunkedArray) -> dict[Any, int]:
 
 def _first_errors(solutions: pa.Table, labels: pa.Array) -> dict[str, int]:
     """``some`` where there is a first error, ``none`` where every step is right, ``unknown`` otherwise."""
-    some = pc.is_valid(solutions["first_error"])
-    rows = pc.list_parent_indices(solutions["steps"].combine_chunks())
-    not_right = pc.invert(pc.fill_null(pc.equal(labels, 1), False))
-    doubtful = pa.chunked_array([pc.is_in(pa.array(range(len(solutions))), value_set=rows.filter(not_right))])
-    num_some = pc.sum(some).as_py()
-    num_none = pc.sum(pc.and_(pc.invert(some), pc.invert(doubtful))).as_py()
+    some = pc.is_valid(solutions["first_error"]).to_numpy()
+    rows = pc.list_parent_indices(solutions["steps"].combine_chunks()).to_numpy()
+    right = pc.fill_null(pc.equal(labels, 1), False).to_numpy(zero_copy_only=False)
+    doubtful = np.zeros(len(solutions), dtype=bool)
+    doubtful[rows[~right]] = True
+    num_some, num_none = int(some.sum()), int((~some & ~doubtful).sum())
     named = {"some": num_some, "none": num_none, "unknown": len(solutions) - num_some - num_none}
     return {k: n for k, n in named.items() if n}
