@@ -191,17 +191,15 @@ class _Layout:
         blocks: list[int] = []
         places: list[int] = []
         for member in members:
-            # A row without a prefix sits nowhere: it reads block 0 and sees nothing of it.
-            block = -1 if member.block is None else member.block.place
-            blocks.append(max(block, 0))
-            places.append(seats[block] if block >= 0 else 0)
-            if block >= 0:
-                seats[block] += 1
+            # A row without a prefix sits in block 0 and sees nothing of it.
+            block = 0 if member.block is None else member.block.place
+            blocks.append(block)
+            places.append(seats[block])
+            seats[block] += 1
         width = max(1, *seats)
         index = [0] * (max(1, self.num_blocks) * width)
-        for row, (member, block, place) in enumerate(zip(members, blocks, places, strict=True)):
-            if member.block is not None:
-                index[block * width + place] = row
+        for row, (block, place) in enumerate(zip(blocks, places, strict=True)):
+            index[block * width + place] = row
         self._seats = torch.tensor(index, device=device)
         self._seat_of = torch.tensor(
             [b * width + p for b, p in zip(blocks, places, strict=True)], device=device
