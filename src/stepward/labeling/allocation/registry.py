@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from stepward.labeling.allocation.binary_search import BinarySearch
 from stepward.labeling.allocation.fixed_k import FixedK, StopAtFirstRight
+from stepward.labeling.allocation.information_gain import InformationGain
 from stepward.labeling.evidence import AllocationRule
 from stepward.prm.errors import ConfigError
 
@@ -11,6 +12,7 @@ ALLOCATIONS: dict[str, Callable[..., AllocationRule]] = {
     "fixed_k": FixedK,
     "stop_at_first_right": StopAtFirstRight,
     "binary_search": BinarySearch,
+    "information_gain": InformationGain,
 }
 
 

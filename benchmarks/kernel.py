@@ -1,0 +1,267 @@
+"""The change-point labeller of ``stepward.labeling.changepoint`` compiled for simulations of many solutions.
+
+The same recursions, in float64, one problem at a time; ``tests/labeling/test_benchmark_kernel.py`` holds both
+implementations equal. Only the benchmark uses it: numba is no dependency of the package.
+"""
+
+import numba as nb
+import numpy as np
+
+_FAST = {"fastmath": {"reassoc", "contract", "arcp", "nsz"}, "cache": True}
+
+
+@nb.njit(**_FAST)
+def observe(like, curve, kappa, k, n, right):
+    """Multiply one rollout into the likelihood [2, P] of a prefix with k of n right so far."""
+    size = kappa.shape[0]
+    top = 0.0
+    for s in range(2):
+        for p in range(size):
+            v = (kappa[p] * curve[s, p] + k) / (kappa[p] + n)
+            x = like[s, p] * (v if right else 1.0 - v)
+            like[s, p] = x
+            top = max(top, x)
+    inverse = 1.0 / top
+    for s in range(2):
+        for p in range(size):
+            like[s, p] *= inverse
+
+
+@nb.njit(**_FAST)
+def backward(steps, like, back, h, rho, ratio):
+    """Backward messages [T+1, 2, P], each scaled to a largest entry of about 1."""
+    size = h.shape[0]
+    for p in range(size):
+        back[steps, 0, p] = 1.0
+        back[steps, 1, p] = 1.0
+    for t in range(steps, 0, -1):
+        top = 0.0
+        r = ratio[t - 1]
+        for p in range(size):
+            good = like[t, 0, p] * back[t, 0, p]
+            bad = like[t, 1, p] * back[t, 1, p]
+            to_good = good + h[p] * (r * bad - good)
+            to_bad = bad + rho[p] * (good - bad)
+            back[t - 1, 0, p] = to_good
+            back[t - 1, 1, p] = to_bad
+            top = max(top, max(to_good, to_bad))
+        inverse = 1.0 / top
+        for p in range(size):
+            back[t - 1, 0, p] *= inverse
+            back[t - 1, 1, p] *= inverse
+
+
+@nb.njit(**_FAST)
+def forward_sums(steps, like, back, curve, h, rho, kappa, ratio, k, n, prior, p_right, value, value_right,
+                 never, good, bad):  # fmt: skip
+    """P(c > t), E[V_t] and E[V_t 1(c > t)] for t = 0..T under one prior [P]; three scratch arrays [P]."""
+    size = h.shape[0]
+    scale = 1.0
+    for t in range(steps + 1):
+        total = right = mean = mean_right = 0.0
+        top = 0.0
+        r = ratio[t - 1] if t else 1.0
+        kt, nt = float(k[t]), float(n[t])
+        for p in range(size):
+            if t == 0:
+                g = prior[p] * like[0, 0, p]
+                nv = g
+                b = 0.0
+            else:
+                lost = good[p] * h[p]
+                recovered = bad[p] * rho[p]
+                b = (bad[p] - recovered + r * lost) * like[t, 1, p] * scale
+                g = (good[p] - lost + recovered) * like[t, 0, p] * scale
+                nv = never[p] * (1.0 - h[p]) * like[t, 0, p] * scale
+            good[p], bad[p], never[p] = g, b, nv
+            top = max(top, max(g, b))
+            weight = 1.0 / (kappa[p] + nt)
+            vg = (kappa[p] * curve[t, 0, p] + kt) * weight
+            vb = (kappa[p] * curve[t, 1, p] + kt) * weight
+            gb = g * back[t, 0, p]
+            bb = b * back[t, 1, p]
+            nb_ = nv * back[t, 0, p]
+            total += gb + bb
+            right += nb_
+            mean += gb * vg + bb * vb
+            mean_right += nb_ * vg
+        scale = 1.0 / top
+        p_right[t] = right / total
+        value[t] = mean / total
+        value_right[t] = mean_right / total
+
+
+@nb.njit(cache=True)
+def entropy(p):
+    """Of a coin, in nats."""
+    p = min(max(p, 1e-12), 1 - 1e-12)
+    return -(p * np.log(p) + (1 - p) * np.log(1 - p))
+
+
+@nb.njit(cache=True)
+def gain(p, y, y_right):
+    """Mutual information of a rollout and the event c > t."""
+    p = min(max(p, 1e-12), 1 - 1e-12)
+    g = entropy(y) - p * entropy(y_right / p) - (1 - p) * entropy((y - y_right) / (1 - p))
+    return max(g, 0.0)
+
+
+@nb.njit(**_FAST)
+def pooled_prior(i, messages, steps, below, part, base, blur, num_s0, out):
+    """Base prior times the others' evidence (logs, [solutions, P]) read at equal hazard and blurred along s0."""
+    size = base.shape[0]
+    inner = size // num_s0
+    top = -1e300
+    out[:] = 0.0
+    for j in range(messages.shape[0]):
+        if j == i:
+            continue
+        for s in range(num_s0):
+            low, f = below[steps[i], steps[j], s], part[steps[i], steps[j], s]
+            for q in range(inner):
+                out[s * inner + q] += (
+                    messages[j, low * inner + q] * (1 - f) + messages[j, (low + 1) * inner + q] * f
+                )
+    for p in range(size):
+        top = max(top, out[p])
+    for p in range(size):
+        out[p] = np.exp(out[p] - top)
+    for q in range(inner):
+        last = out[q]
+        for s in range(num_s0):
+            here = out[s * inner + q]
+            after = out[(s + 1) * inner + q] if s + 1 < num_s0 else here
+            out[s * inner + q] = (1 - 2 * blur) * here + blur * (last + after)
+            last = here
+    total = 0.0
+    for p in range(size):
+        out[p] *= base[p]
+        total += out[p]
+    for p in range(size):
+        out[p] = out[p] / total + 1e-300
+
+
+@nb.njit(cache=True)
+def label(first, last, steps, right, siblings, chance, true_value, rest, likelihoods, use_evidence, pooled,
+          prices, overhead, seed, below, part, blur, num_s0, rho, phi, kappa, base, hazards, curves, eta,
+          given_k, given_n, out_predicted, out_confidence, out_tokens, out_rollouts, out_mse, theta):  # fmt: skip
+    """Label solutions first..last-1 of one problem at falling prices; see ``active.run``.
+
+    ``given_k`` of ``given_n`` [solutions, prefixes] rollouts are taken in before the first price (a peer's
+    samples under this decoder). ``theta`` gets the posterior over the grid at the last price.
+    """
+    np.random.seed(seed)
+    count, size = last - first, base.shape[0]
+    longest = 0
+    for i in range(first, last):
+        longest = max(longest, steps[i])
+    like = np.ones((count, longest + 1, 2, size))
+    back = np.empty((count, longest + 1, 2, size))
+    ratio = np.ones((count, longest + 1))
+    k = np.zeros((count, longest + 1), np.int64)
+    n = np.zeros((count, longest + 1), np.int64)
+    messages = np.zeros((count, size))
+    p_right = np.zeros((count, longest + 1))
+    value = np.zeros((count, longest + 1))
+    value_right = np.zeros((count, longest + 1))
+    prior = np.empty(size)
+    never, good, bad = np.empty(size), np.empty(size), np.empty(size)
+    tokens = np.zeros(count)
+    rollouts = np.zeros(count, np.int64)
+    best = np.zeros(count, np.int64)
+    top = np.zeros(count)
+    dirty = np.ones(count, np.bool_)
+
+    for i in range(count):
+        row = first + i
+        end = steps[row]
+        if use_evidence:
+            for t in range(1, end + 1):
+                like[i, t, 0] *= likelihoods[row, t - 1, 0]
+                like[i, t, 1] *= likelihoods[row, t - 1, 2]
+                ratio[i, t - 1] = likelihoods[row, t - 1, 1] / likelihoods[row, t - 1, 2]
+        for p in range(size):
+            like[i, end, 0, p] *= (1 - eta) if right[row] else eta
+            like[i, end, 1, p] *= phi[p] if right[row] else 1 - phi[p]
+        for t in range(end):
+            for j in range(given_n[row, t]):
+                success = j < given_k[row, t]
+                observe(like[i, t], curves[end, t], kappa, k[i, t], n[i, t], success)
+                k[i, t] += success
+                n[i, t] += 1
+
+    level = 0
+    while level < prices.shape[0]:
+        changed = False
+        for i in range(count):
+            if dirty[i]:
+                backward(steps[first + i], like[i], back[i], hazards[steps[first + i]], rho, ratio[i])
+                changed = True
+                if pooled:
+                    for p in range(size):
+                        messages[i, p] = np.log(like[i, 0, 0, p] * back[i, 0, 0, p] + 1e-300)
+        for i in range(count):
+            row = first + i
+            end = steps[row]
+            if not (changed and (pooled or dirty[i])):
+                continue
+            if pooled:
+                pooled_prior(i, messages, steps[first:last], below, part, base, blur, num_s0, prior)
+            else:
+                total = 0.0
+                for p in range(size):
+                    v = curves[end, 0, 0, p]
+                    prior[p] = (
+                        base[p] * v ** siblings[row, 0] * (1 - v) ** (siblings[row, 1] - siblings[row, 0])
+                    )
+                    total += prior[p]
+                for p in range(size):
+                    prior[p] /= total
+            forward_sums(end, like[i], back[i], curves[end], hazards[end], rho, kappa, ratio[i], k[i], n[i],
+                         prior, p_right[i], value[i], value_right[i], never, good, bad)  # fmt: skip
+            total = 0.0
+            for p in range(size):
+                theta[row, p] = prior[p] * like[i, 0, 0, p] * back[i, 0, 0, p]
+                total += theta[row, p]
+            for p in range(size):
+                theta[row, p] /= total
+            top[i] = -1.0
+            if rollouts[i] < max(200, 20 * end):
+                for t in range(1, end):
+                    score = gain(p_right[i, t], value[i, t], value_right[i, t]) / (rest[row, t] + overhead)
+                    if score > top[i]:
+                        top[i] = score
+                        best[i] = t
+        dirty[:] = False
+        any_drawn = False
+        for i in range(count):
+            if top[i] >= prices[level]:
+                row, t = first + i, best[i]
+                any_drawn = True
+                tokens[i] += rest[row, t] * np.exp(np.random.normal(-0.03125, 0.25))
+                rollouts[i] += 1
+                success = np.random.random() < chance[row, t]
+                observe(like[i, t], curves[steps[row], t], kappa, k[i, t], n[i, t], success)
+                k[i, t] += success
+                n[i, t] += 1
+                dirty[i] = True
+        if any_drawn:
+            continue
+        for i in range(count):
+            row = first + i
+            end = steps[row]
+            choice, confidence = end + 1, p_right[i, end]
+            for t in range(1, end + 1):
+                p = p_right[i, t - 1] - p_right[i, t]
+                if p > confidence:
+                    choice, confidence = t, p
+            out_predicted[level, row] = choice
+            out_confidence[level, row] = confidence
+            out_tokens[level, row] = tokens[i]
+            out_rollouts[level, row] = rollouts[i]
+            if end > 1:
+                error = 0.0
+                for t in range(1, end):
+                    error += (value[i, t] - true_value[row, t]) ** 2
+                out_mse[level, row] = error / (end - 1)
+        level += 1

@@ -1,0 +1,154 @@
+"""The posterior of all solutions of one problem, from their stored evidence and nothing else."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepward.labeling.changepoint.chain import ChainBatch, Summary
+from stepward.labeling.changepoint.grid import Array, Grid
+from stepward.labeling.changepoint.pooling import pooled_priors, sibling_priors
+from stepward.labeling.changepoint.step_evidence import step_likelihoods
+from stepward.labeling.evidence import SolutionEvidence
+from stepward.prm.types import Outcome
+
+_UNFINISHED = (Outcome.TRUNCATED, Outcome.NO_ANSWER)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observed:
+    """What the likelihood reads of one solution.
+
+    Attributes:
+        outcome: 1 right, 0 wrong, -1 unknown.
+        right: Right rollouts at each prefix, [T+1].
+        trials: Right and wrong ones, [T+1].
+    """
+
+    outcome: int
+    right: NDArray[np.int64]
+    trials: NDArray[np.int64]
+
+
+def observe(evidence: SolutionEvidence, *, unfinished_as_wrong: bool) -> Observed:
+    """Count draws. Faults leave the likelihood; truncated and no_answer do too, or count as wrong.
+
+    Only counts are kept, so that the posterior cannot depend on the order of the rollouts.
+    """
+
+    def reading(outcome: Outcome) -> int:
+        if outcome is Outcome.RIGHT:
+            return 1
+        if outcome is Outcome.WRONG or (unfinished_as_wrong and outcome in _UNFINISHED):
+            return 0
+        return -1
+
+    seen = [[reading(o) for o in draws] for draws in evidence.draws]
+    return Observed(
+        reading(evidence.outcome),
+        np.array([s.count(1) for s in seen], np.int64),
+        np.array([len(s) - s.count(-1) for s in seen], np.int64),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SolutionPosterior:
+    """The posterior of one solution of T steps; arrays of length T+1.
+
+    Attributes:
+        p_right: P(c > t), c the first wrong step counted from 1.
+        p_first_error: P(c = t) at t - 1 for t = 1..T, then P(no step is wrong).
+        value: E[V_t].
+        variance: Var[V_t], or empty where not asked for.
+        gain: Nats that a rollout at t tells of the event c > t.
+        theta: Posterior over the grid, [P].
+    """
+
+    p_right: Array
+    p_first_error: Array
+    value: Array
+    variance: Array
+    gain: Array
+    theta: Array
+
+
+def posteriors(
+    solutions: Sequence[SolutionEvidence],
+    grid: Grid,
+    *,
+    pool: bool = True,
+    unfinished_as_wrong: bool = False,
+    precision: Mapping[str, float] | None = None,
+    recall: Mapping[str, float] | None = None,
+    with_variance: bool = False,
+) -> list[SolutionPosterior]:
+    """Exact posteriors of the solutions of one problem.
+
+    Args:
+        solutions: Their evidence.
+        grid: Grid and prior; with a hazard axis where the completer is not the generator.
+        pool: Each solution's whole evidence informs the others; False: only its outcome does.
+        unfinished_as_wrong: Count truncated and no_answer as wrong; False leaves them out.
+        precision: Of each verifier by name.
+        recall: Of each verifier by name.
+        with_variance: Compute the variance of the values too.
+    """
+    seen = [observe(s, unfinished_as_wrong=unfinished_as_wrong) for s in solutions]
+    num_steps = np.array([s.num_steps for s in solutions], np.int64)
+    groups = [
+        [i for i, s in enumerate(solutions) if s.num_steps == steps]
+        for steps in sorted(set(num_steps.tolist()))
+    ]
+    batches = [
+        _batch([solutions[i] for i in rows], [seen[i] for i in rows], grid, precision or {}, recall or {})
+        for rows in groups
+    ]
+    if pool:
+        messages = np.empty((len(solutions), grid.size))
+        for rows, batch in zip(groups, batches, strict=True):
+            messages[rows] = np.log(np.maximum(batch.evidence(), 1e-300))
+        priors = pooled_priors(grid, messages, num_steps)
+    else:
+        priors = sibling_priors(grid, np.array([o.outcome for o in seen]), num_steps)
+    found: dict[int, SolutionPosterior] = {}
+    for rows, batch in zip(groups, batches, strict=True):
+        summary = batch.summary(priors[rows])
+        variance = batch.value_variance(priors[rows]) if with_variance else np.empty((len(rows), 0))
+        theta = batch.theta_posterior(priors[rows])
+        for place, row in enumerate(rows):
+            found[row] = _one(summary, variance, theta, place)
+    return [found[i] for i in range(len(solutions))]
+
+
+def _one(summary: Summary, variance: Array, theta: Array, row: int) -> SolutionPosterior:
+    return SolutionPosterior(
+        summary.p_right[row],
+        summary.p_first_error[row],
+        summary.value[row],
+        variance[row],
+        summary.information_gain()[row],
+        theta[row],
+    )
+
+
+def _batch(
+    solutions: Sequence[SolutionEvidence],
+    seen: Sequence[Observed],
+    grid: Grid,
+    precision: Mapping[str, float],
+    recall: Mapping[str, float],
+) -> ChainBatch:
+    """A batch of solutions of one length that has taken in all their rollouts."""
+    likelihoods = None
+    if any(s.verdicts or s.prm_scores for s in solutions):
+        likelihoods = np.stack([step_likelihoods(s, precision, recall) for s in solutions])
+    outcomes = np.array([o.outcome for o in seen], np.int64)
+    batch = ChainBatch(grid, solutions[0].num_steps, outcomes, likelihoods)
+    right = np.stack([o.right for o in seen])
+    trials = np.stack([o.trials for o in seen])
+    for draw in range(int(trials.max())):
+        rows, prefixes = np.nonzero(trials > draw)
+        batch.observe(rows, prefixes, right[rows, prefixes] > draw)
+    batch.refresh()
+    return batch

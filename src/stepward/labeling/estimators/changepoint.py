@@ -1,0 +1,122 @@
+"""The change-point posterior as a label rule: valid for every allocation, because no stopping rule biases it.
+
+Exported for every step i (0-based; prefix i + 1 ends with it): ``p_first_error`` = P(step i is the first wrong
+one). The hard label is 1 where P(no error up to step i) and 0 where P(first error = i) reaches ``confidence``,
+else unknown; so are the steps after a first error, about whose own rightness rollouts say nothing.
+``first_error`` is the most probable first error, ties to none. A prefix value is the posterior mean of V with
+the 90 % interval of the Beta distribution of equal mean and variance.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepward.labeling.changepoint.grid import make_grid
+from stepward.labeling.changepoint.problem import SolutionPosterior, posteriors
+from stepward.labeling.estimators.prefix_value import known_outcome, too_truncated
+from stepward.labeling.estimators.registry import TruncatedAs, register
+from stepward.labeling.evidence import LabelingConstants, SolutionEvidence, SolutionLabels
+from stepward.prm.types import Allocation, Counts, Estimate, StepLabel
+
+CONFIDENCE = 0.8
+"""Posterior probability that a hard label needs."""
+
+
+@register("changepoint", version="1", valid_for=set(Allocation))
+def changepoint(
+    solutions: Sequence[SolutionEvidence],
+    counts: Sequence[Sequence[Counts]],
+    *,
+    allocation: Allocation,
+    truncated_as: TruncatedAs,
+    constants: LabelingConstants,
+    pool: bool = True,
+    confidence: float = CONFIDENCE,
+) -> list[SolutionLabels]:
+    """Labels of all solutions of one problem.
+
+    Args:
+        solutions: Their evidence; where any was continued by another model than its generator, all are read in
+            the off-policy form.
+        counts: What the rows will hold.
+        allocation: Not read: the posterior is valid for any.
+        truncated_as: ``exclude`` and ``wrong`` read unfinished draws so; ``bounds`` takes means and labels
+            from ``exclude``, intervals from both, and gives a hard label only where both agree.
+        constants: Grid weights, precision and recall that a pilot fixed.
+        pool: Let the solutions inform each other.
+        confidence: Posterior probability that a hard label needs, above 1/2.
+    """
+    if not 0.5 < confidence < 1:
+        raise ValueError(f"labelling by changepoint: confidence is {confidence}; give a value in (1/2, 1)")
+    if not solutions:
+        return []
+    grid = make_grid(constants.axis_weights, on_policy=all(s.on_policy for s in solutions))
+
+    def read(unfinished_as_wrong: bool) -> list[SolutionPosterior]:
+        return posteriors(
+            solutions,
+            grid,
+            pool=pool,
+            unfinished_as_wrong=unfinished_as_wrong,
+            precision=constants.precision,
+            recall=constants.recall,
+            with_variance=True,
+        )
+
+    main = read(truncated_as == "wrong")
+    unfinished = any(c.truncated + c.no_answer for row in counts for c in row)
+    unfinished = unfinished or any(s.outcome.value in ("truncated", "no_answer") for s in solutions)
+    other = read(unfinished_as_wrong=True) if truncated_as == "bounds" and unfinished else main
+    return [
+        _label(evidence, row, a, b, truncated_as, confidence)
+        for evidence, row, a, b in zip(solutions, counts, main, other, strict=True)
+    ]
+
+
+def _label(
+    evidence: SolutionEvidence,
+    row: Sequence[Counts],
+    main: SolutionPosterior,
+    other: SolutionPosterior,
+    truncated_as: TruncatedAs,
+    confidence: float,
+) -> SolutionLabels:
+    steps = evidence.num_steps
+    low, high = _interval(main.value, main.variance)
+    if other is not main:
+        other_low, other_high = _interval(other.value, other.variance)
+        low, high = np.minimum(low, other_low), np.maximum(high, other_high)
+    estimates = [
+        Estimate(c, float(v), float(a), float(b))
+        for c, v, a, b in zip(row, main.value, low, high, strict=True)
+    ]
+    own = known_outcome(evidence.outcome, truncated_as)
+    if own is not None:
+        estimates[-1] = Estimate(row[-1], float(own), float(own), float(own))
+    labels: list[StepLabel] = []
+    for i in range(steps):
+        readings = {_hard(p, i, confidence) for p in (main, other)}
+        label = readings.pop() if len(readings) == 1 and not too_truncated(row[i + 1]) else None
+        labels.append(StepLabel(label, float(main.p_first_error[i]), "" if label is None else "posterior"))
+    best = int(np.argmax(main.p_first_error[:steps]))
+    first_error = best if main.p_first_error[best] > main.p_first_error[steps] else None
+    return SolutionLabels(tuple(estimates), tuple(labels), first_error)
+
+
+def _hard(posterior: SolutionPosterior, step: int, confidence: float) -> int | None:
+    if posterior.p_right[step + 1] >= confidence:
+        return 1
+    return 0 if posterior.p_first_error[step] >= confidence else None
+
+
+def _interval(
+    mean: np.ndarray[tuple[int, ...], np.dtype[np.floating]],
+    variance: np.ndarray[tuple[int, ...], np.dtype[np.floating]],
+) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.floating]], ...]:
+    """5 % and 95 % quantiles of Beta distributions of the given means and variances."""
+    from scipy.special import betaincinv  # pyright: ignore[reportMissingTypeStubs]
+
+    mean = np.clip(mean, 1e-6, 1 - 1e-6)
+    spread = np.maximum(mean * (1 - mean) / np.maximum(variance, 1e-12) - 1, 1e-3)
+    a, b = mean * spread, (1 - mean) * spread
+    return np.asarray(betaincinv(a, b, 0.05)), np.asarray(betaincinv(a, b, 0.95))
