@@ -3,21 +3,25 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from stepward import __version__
 from stepward.flows.config import LabelConfig
+from stepward.flows.logged import replay_of
+from stepward.labeling.allocation.no_rollouts import NoRollouts
 from stepward.labeling.allocation.registry import make_allocation
 from stepward.labeling.annotate import Engines, Labeling, StepVerifier
 from stepward.labeling.estimators.registry import make_estimator
-from stepward.labeling.evidence import LabelingConstants
+from stepward.labeling.evidence import AllocationRule, LabelingConstants
 from stepward.labeling.policies.embedded import embedded_folder
-from stepward.labeling.policies.registry import load_policy
+from stepward.labeling.policies.registry import load_policy, policy_names
 from stepward.prm.errors import ModelError
 from stepward.prm.manifest import Manifest, config_hash
 from stepward.prm.policy import Policy
+from stepward.prm.problems import read_problems
 from stepward.prm.prompts import PromptTemplate, chat_template, file_template, plain_template
-from stepward.prm.types import LabelerInfo, Problem, TokenIds, Verdict
+from stepward.prm.types import Allocation, LabelerInfo, Problem, TokenIds, Verdict
 from stepward.verifiers.answer import Grader
 from stepward.verifiers.base import Verifier, make_verifier
 
@@ -45,13 +49,13 @@ def build_labeling(config: LabelConfig) -> LabelingJob:
         ModelError: A checkpoint without tokenizer, or a template that does not fit.
     """
     constants = LabelingConstants(price=config.price)
-    allocation = make_allocation(config.allocation, num_rollouts=config.num_rollouts, constants=constants)
+    allocation = _allocation(config, constants)
     estimator = make_estimator(
         config.labeler, allocation=allocation.kind, truncated_as=config.truncated_as, constants=constants
     )
-    policy = load_policy(config.policy, batch_size=config.batch_size)
+    policy = load_policy_for(config.policy, config)
     same = config.completer in (None, config.policy)
-    completer = policy if same else load_policy(str(config.completer), batch_size=config.batch_size)
+    completer = policy if same else load_policy_for(str(config.completer), config)
     template = prompt_template(config.prompt, config.policy)
     sampler = config.sampler.build()
     rollout_sampler = config.rollout_sampler.build() if config.rollout_sampler else sampler
@@ -95,9 +99,19 @@ def build_labeling(config: LabelConfig) -> LabelingJob:
     return LabelingJob(plan, engines, manifest)
 
 
-def load_policy_for(name: str, batch_size: int = 128) -> Policy:
-    """The policy of that name; see ``labeling.policies.registry``."""
-    return load_policy(name, batch_size=batch_size)
+def load_policy_for(name: str, config: LabelConfig | None = None) -> Policy:
+    """The policy of that name, for a labelling run where one is given.
+
+    A replay of solutions needs the run's problems to know which problem a solution belongs to.
+    """
+    engine, _, argument = name.partition(":")
+    if engine == "replay" and config is not None:
+        problems = list(islice(read_problems(config.problems), config.limit))
+        return replay_of(Path(argument), problems)
+    ours = engine in ("embedded", "transformers") or engine not in policy_names()
+    return (
+        load_policy(name, batch_size=config.batch_size) if ours and config is not None else load_policy(name)
+    )
 
 
 def checkpoint_folder(name: str) -> Path | str:
@@ -124,6 +138,14 @@ def prompt_template(name: str | None, policy: str) -> PromptTemplate:
     if name == "plain":
         return plain_template()
     return chat_template(folder) if name == "chat" else file_template(name)
+
+
+def _allocation(config: LabelConfig, constants: LabelingConstants) -> AllocationRule:
+    if config.allocation == "none":
+        return NoRollouts()
+    if config.allocation == Allocation.INFORMATION_GAIN:
+        return make_allocation(config.allocation, constants=constants)
+    return make_allocation(config.allocation, num_rollouts=config.num_rollouts)
 
 
 def _render(template: PromptTemplate, policy: Policy, problem: Problem) -> TokenIds:

@@ -83,7 +83,7 @@ class LabelConfig(_Config):
     num_solutions: int = Field(default=4, ge=1)
     allocation: str = "fixed_k"
     num_rollouts: int = Field(default=4, ge=0)
-    labeler: str = "math_shepherd_hard"
+    labeler: str = "math_shepherd"
     truncated_as: Literal["exclude", "wrong", "bounds"] = "bounds"
     price: float = Field(default=4.2e-5, gt=0)
     verifiers: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -16,11 +16,12 @@ from typing import TypeVar
 
 from stepward.flows.build import LabelingJob, build_labeling
 from stepward.flows.config import LabelConfig
+from stepward.flows.logged import given_by_problem
 from stepward.labeling.annotate import GivenSolution, ProblemResult, annotate
 from stepward.prm.dataset import ShardStore
 from stepward.prm.errors import BudgetSpent, ConfigError
 from stepward.prm.open_shard import drop_open_shard, load_open_shard, save_open_shard
-from stepward.prm.problems import read_problems, read_solutions
+from stepward.prm.problems import read_problems
 from stepward.prm.types import LabeledSolution, Outcome, Problem, Rollout
 
 SHARDS_IN_FLIGHT = 2  # the next shard fills the engine while the last rollouts of this one end
@@ -140,7 +141,7 @@ async def label(
     problems = list(itertools.islice(read_problems(config.problems), config.limit))
     if not problems:
         raise ConfigError([f"problems: {config.problems} holds no problem"])
-    given = _given_by_problem(config, problems)
+    given = given_by_problem(config.solutions, problems) if config.solutions is not None else None
     shards = _shards(problems, config.shard_problems)
     job = build_labeling(config)
     progress = Progress(len(problems))
@@ -159,7 +160,7 @@ async def label(
             run.close()
             await job.close()
         if progress.stopped is None:
-            store.seal()
+            store.seal(contamination=_contamination(config))
     return progress
 
 
@@ -332,6 +333,16 @@ async def _in_parallel(works: Iterator[Awaitable[None]], limit: int) -> None:
         await asyncio.gather(*running, return_exceptions=True)
 
 
+def _contamination(config: LabelConfig) -> dict[str, str]:
+    """What the manifest must say of data that is no fresh sample."""
+    if not config.policy.startswith("replay:"):
+        return {}
+    return {
+        "by_construction": "solutions were replayed from a log of these same problems, which may be a benchmark: "
+        "a test of reading, not data to train on"
+    }
+
+
 def _joined(results: Sequence[ProblemResult]) -> tuple[list[LabeledSolution], list[tuple[str, Rollout]]]:
     rows = [row for result in results for row in result.solutions]
     return rows, [rollout for result in results for rollout in result.rollouts]
@@ -339,30 +350,6 @@ def _joined(results: Sequence[ProblemResult]) -> tuple[list[LabeledSolution], li
 
 def _shards(problems: Sequence[Problem], size: int) -> list[Sequence[Problem]]:
     return [problems[i : i + size] for i in range(0, len(problems), size)]
-
-
-def _given_by_problem(
-    config: LabelConfig, problems: Iterable[Problem]
-) -> dict[str, list[GivenSolution]] | None:
-    """The user's solutions by problem id, or None where solutions are to be sampled."""
-    if config.solutions is None:
-        return None
-    given: dict[str, list[GivenSolution]] = {p.id: [] for p in problems}
-    by_text = {p.text: p.id for p in problems}
-    lost = 0
-    for solution in read_solutions(config.solutions):
-        key = solution.problem_id if solution.problem_id in given else by_text.get(solution.problem or "")
-        if key is None:
-            lost += 1
-            continue
-        given[key].append(GivenSolution(key, tuple(solution.steps), solution.text, solution.generator))
-    if lost and not any(given.values()):
-        raise ConfigError(
-            [
-                f"solutions: none of the {lost} solutions of {config.solutions} fits a problem of {config.problems}"
-            ]
-        )
-    return given
 
 
 def _given(given: dict[str, list[GivenSolution]] | None, problem: Problem) -> Sequence[GivenSolution] | None:

@@ -48,30 +48,17 @@ def _chosen(dataset: Dataset, problem: str | None, only_errors: bool) -> Iterato
 
 def render(row: LabeledSolution) -> RenderableType:
     """One solution as a panel. Texts of models are shown as text: no markup of theirs is interpreted."""
-    table = Table(box=None, pad_edge=False, expand=True)
-    for heading, options in (
-        ("#", {"justify": "right"}),
-        ("step", {"ratio": 1}),
-        ("label", {}),
-        ("right/decided", {"justify": "right"}),
-        ("value after", {"justify": "right"}),
-        ("P(first error)", {"justify": "right"}),
-        ("decided by", {}),
-    ):
-        table.add_column(heading, **options)  # type: ignore[arg-type]
+    table = Table(box=None, pad_edge=False, show_header=False, expand=True)
+    table.add_column(justify="right")
+    table.add_column(ratio=1)
+    table.add_column(justify="right", no_wrap=True)
     for t, (step, label, after) in enumerate(
         zip(row.solution.steps, row.labels, row.prefixes[1:], strict=True)
     ):
-        word, colour = _LABEL[label.label]
-        first = "  <- first error" if row.first_error == t else ""
+        colour = _LABEL[label.label][1]
+        facts = Text(_value(after) + "\n" + _counts(after), style="dim")
         table.add_row(
-            str(t),
-            Text(step.text, style=colour),
-            Text(word + first, style=colour),
-            _counts(after),
-            _value(after),
-            "-" if label.p_first_error is None else f"{label.p_first_error:.2f}",
-            _decided(label),
+            Text(str(t), style=colour), Text.assemble((step.text, colour), "\n", _why(row, t, label)), facts
         )
     outcome = row.solution.outcome or Outcome.ERROR
     foot = Text.assemble(
@@ -91,19 +78,30 @@ def render(row: LabeledSolution) -> RenderableType:
 def _counts(estimate: Estimate) -> str:
     counts = estimate.counts
     if counts.total == 0:
-        return "-"
+        return "no rollout"
     other = counts.total - counts.decided
-    return f"{counts.right}/{counts.decided}" + (f" +{other} other" if other else "")
+    return f"{counts.right} of {counts.decided} right" + (f", {other} other" if other else "")
 
 
 def _value(estimate: Estimate) -> str:
     if estimate.value is None:
-        return "-"
+        return "value unknown"
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:.2f}"
     return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
 
 
-def _decided(label: StepLabel) -> str:
-    refuted = [v.verifier for v in label.verdicts if v.kind is VerdictKind.REFUTED]
-    return label.decided_by + (f" (refuted by {', '.join(refuted)})" if refuted else "")
+def _why(row: LabeledSolution, t: int, label: StepLabel) -> Text:
+    """The label in words, what decided it, and what the tools found."""
+    word, colour = _LABEL[label.label]
+    parts = [word + (" (first error)" if row.first_error == t else "")]
+    if label.decided_by:
+        parts.append(f"by {label.decided_by}")
+    if label.p_first_error is not None:
+        parts.append(f"P(first error) {label.p_first_error:.2f}")
+    parts += [
+        f"{v.verifier}: {v.kind.value}, {v.evidence}"
+        for v in label.verdicts
+        if v.kind is not VerdictKind.UNKNOWN
+    ]
+    return Text("; ".join(parts), style=f"dim {colour}")

@@ -1,0 +1,193 @@
+"""The labelling run: same bytes however it is interrupted, nothing lost, nothing counted wrong that is not."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from stepward.flows import label as label_module
+from stepward.flows.config import LabelConfig
+from stepward.flows.label import label
+from stepward.flows.resumption import nothing_left
+from stepward.prm.dataset import open_dataset
+from stepward.prm.errors import ConfigError, EngineError, ProblemFileError, StoreError
+from stepward.prm.types import Outcome
+
+PROBLEMS = 7
+
+
+@pytest.fixture
+def config(tmp_path) -> LabelConfig:
+    """Seven sums; each has two logged solutions of three lines and two logged rollouts at every prefix."""
+    problems, log = [], []
+    for i in range(PROBLEMS):
+        problems.append({"id": f"sum-{i}", "question": f"What is {i} + {i}?", "answer": str(2 * i)})
+        for answer in (2 * i, 2 * i + 1):
+            lines = [
+                f"We add {i} and {i} to find {answer}.\n",
+                f"{i} + {i} = {answer}.\n",
+                f"The answer is {answer}.",
+            ]
+            log.append({"problem_id": f"sum-{i}", "text": "".join(lines)})
+            log += [
+                {
+                    "problem_id": f"sum-{i}",
+                    "prefix": "".join(lines[:t]),
+                    "text": "".join(lines[t:-1]) + f"The answer is {final}.",
+                }
+                for t in (1, 2)
+                for final in (answer, 2 * i)
+            ]
+    (tmp_path / "problems.jsonl").write_text("\n".join(map(json.dumps, problems)) + "\n")
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, log)) + "\n")
+    return LabelConfig(
+        problems=str(tmp_path / "problems.jsonl"),
+        out=tmp_path / "out",
+        policy=f"replay:{tmp_path / 'log.jsonl'}",
+        num_solutions=2,
+        num_rollouts=2,
+        shard_problems=3,
+    )
+
+
+def run(config: LabelConfig, **options):
+    return asyncio.run(label(config, **options))
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """All bytes of a dataset but the metrics, which hold times, and the lock."""
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file()
+        and "metrics" not in p.name
+        and ".metrics" not in p.parts
+        and not p.name.startswith(".")
+    }
+
+
+def test_a_run_labels_every_problem_and_keeps_every_rollout(config):
+    progress = run(config)
+    dataset = open_dataset(config.out)
+    rows = list(dataset.solutions())
+    assert (progress.problems, len(rows)) == (PROBLEMS, 2 * PROBLEMS)
+    # a solution is a rollout at the root, and each of its prefixes 1 and 2 has two more
+    assert len(list(dataset.rollouts())) == 2 * PROBLEMS * (1 + 4)
+    wrong = next(r for r in rows if r.solution.outcome is Outcome.WRONG and r.problem.id == "sum-3")
+    # at each prefix of the wrong solution one of two rollouts is right: "any right" keeps its steps, the last is wrong
+    assert [p.counts.right for p in wrong.prefixes] == [1, 1, 1, 0]
+    assert [x.label for x in wrong.labels] == [1, 1, 0]
+    assert wrong.first_error == 2
+    assert nothing_left(config) is not None
+
+
+def test_an_engine_that_dies_in_the_middle_loses_nothing_and_the_resumed_bytes_are_the_same(
+    config, monkeypatch, tmp_path
+):
+    run(config)
+    whole = content(config.out)
+    broken = config.model_copy(update={"out": tmp_path / "broken"})
+    real, calls = label_module.annotate, []
+
+    async def counted(problem, *rest, **options):
+        result = await real(problem, *rest, **options)
+        calls.append(problem.id)
+        return result
+
+    async def dies(problem, *rest, **options):
+        if problem.id == "sum-4":
+            await asyncio.sleep(0.05)
+            raise EngineError("the engine is gone")
+        return await counted(problem, *rest, **options)
+
+    monkeypatch.setattr(label_module, "annotate", dies)
+    with pytest.raises(EngineError, match="gone"):
+        run(broken)
+    first = list(calls)
+    calls.clear()
+    monkeypatch.setattr(label_module, "annotate", counted)
+    run(broken, resume=True)
+    assert content(broken.out) == whole
+    assert sorted(first + calls) == [f"sum-{i}" for i in range(PROBLEMS)], "no problem was paid for twice"
+
+
+def test_a_token_budget_stops_at_a_problem_boundary_and_can_be_gone_on_with(config, tmp_path):
+    run(config)
+    whole = content(config.out)
+    total = open_dataset(config.out).manifest.totals.generated_tokens
+    small = config.model_copy(update={"out": tmp_path / "small", "budget_tokens": total // 2})
+    progress = run(small)
+    assert progress.stopped is not None
+    assert "tokens is spent" in progress.stopped
+    assert 0 < progress.problems < PROBLEMS
+    assert progress.tokens <= total // 2
+    with pytest.raises(StoreError, match="not finished"):
+        open_dataset(small.out)
+    rest = run(small.model_copy(update={"budget_tokens": None}), resume=True)
+    assert rest.found + rest.problems == PROBLEMS
+    assert rest.problems == PROBLEMS - progress.problems
+    assert content(small.out) == whole
+
+
+def test_a_folder_of_another_run_is_refused_by_name(config):
+    run(config)
+    with pytest.raises(StoreError, match="--resume"):
+        run(config)
+    with pytest.raises(StoreError, match="another run"):
+        run(config.model_copy(update={"seed": 1}), resume=True)
+    run(config.model_copy(update={"seed": 1}), overwrite=True)
+
+
+def test_a_problem_without_gold_is_kept_and_never_counted_as_wrong(config):
+    path = Path(config.problems)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    del rows[2]["answer"]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    progress = run(config)
+    assert progress.outcomes[Outcome.NO_GOLD] == 2
+    assert progress.outcomes[Outcome.RIGHT] + progress.outcomes[Outcome.WRONG] == 2 * (PROBLEMS - 1)
+    kept = [r for r in open_dataset(config.out).solutions() if r.problem.id == "sum-2"]
+    assert [[x.label for x in r.labels] for r in kept] == [[None] * 3] * 2
+    assert all(r.first_error is None for r in kept)
+
+
+def test_bad_problem_files_are_named_with_their_line(config, tmp_path):
+    path = Path(config.problems)
+    good = path.read_text().splitlines()
+    for lines, words in (
+        ([*good, '{"question": "cut'], f"{path.name}:{PROBLEMS + 1}"),
+        ([*good, good[0]], "sum-0"),
+        ([*good, '{"id": "x", "question": "  ", "answer": "1"}'], "empty"),
+    ):
+        path.write_text("\n".join(lines) + "\n")
+        with pytest.raises(ProblemFileError, match=words):
+            run(config)
+        assert not config.out.exists(), "nothing is written before the input is known to be good"
+    path.write_text("")
+    with pytest.raises((ConfigError, ProblemFileError)):
+        run(config)
+
+
+def test_solutions_that_the_user_has_are_labelled_and_marked_as_encoded(config, tmp_path):
+    mine = tmp_path / "mine.jsonl"
+    rows = [
+        {"problem": "What is 1 + 1?", "steps": ["We add 1 and 1.", "The answer is 2."], "generator": "me"},
+        {"problem_id": "sum-2", "solution": "We add 2 and 2.\n2 + 2 = 5.\nThe answer is 5."},
+    ]
+    mine.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    run(config.model_copy(update={"solutions": mine, "allocation": "none", "num_rollouts": 0}))
+    got = {r.problem.id: r for r in open_dataset(config.out).solutions()}
+    assert set(got) == {"sum-1", "sum-2"}
+    assert [s.text for s in got["sum-1"].solution.steps] == ["We add 1 and 1.", "The answer is 2."]
+    assert got["sum-1"].solution.outcome is Outcome.RIGHT
+    assert got["sum-2"].solution.outcome is Outcome.WRONG
+    assert {r.solution.ids_from for r in got.values()} == {"encoded"}
+
+
+@pytest.mark.slow
+def test_two_workers_write_the_same_bytes_as_one(config, tmp_path):
+    run(config)
+    other = config.model_copy(update={"out": tmp_path / "two", "workers": 2})
+    run(other)
+    assert content(other.out) == content(config.out)
