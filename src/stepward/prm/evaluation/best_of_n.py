@@ -22,9 +22,8 @@ from stepward.prm.evaluation.aggregation import AGGREGATIONS, Aggregation, Learn
 from stepward.prm.evaluation.errors import EvaluationError, StepCountError, TunedOnTestError
 from stepward.prm.evaluation.intervals import Bootstrap, Floats, Measure, bootstrap_ratio
 from stepward.prm.evaluation.items import Scores, check_row, check_unique
+from stepward.prm.evaluation.votes import Ints, best_is_right, ends_of, random_orders, total_at, vote_is_right
 from stepward.prm.seeds import derive_seed
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,10 @@ class BestOfNResult:
         num_samples_left_out: Samples of unknown outcome.
         num_split_classes: Answer classes that hold both right and wrong samples: the equivalence and the
             grading disagree there, and the class counts as its first sample does.
-        accuracies: Shape [problems, cuts] by method, for tests and paired comparison.
+        cuts: The cuts asked for.
+        problem_ids: The problems evaluated.
+        accuracies: Shape [problems, cuts] by method, in the order of ``problem_ids`` and ``cuts``: from these
+            the points follow, and two results are compared pair by pair.
     """
 
     cut_by: str
@@ -169,6 +171,8 @@ class BestOfNResult:
     num_problems_left_out: int
     num_samples_left_out: int
     num_split_classes: int
+    cuts: tuple[int, ...]
+    problem_ids: tuple[str, ...]
     accuracies: dict[str, Floats]
 
 
@@ -240,6 +244,8 @@ def evaluate_pools(
         num_problems_left_out=len(pools) - len(kept),
         num_samples_left_out=sum(right is None for pool in pools for right in pool.right),
         num_split_classes=sum(_num_split(pool) for pool in kept),
+        cuts=tuple(cuts),
+        problem_ids=tuple(ids),
         accuracies={m: tables[m][:, :, 0] for m in methods},
     )
 
@@ -269,7 +275,7 @@ def _evaluate_pool(
     """Accuracy, samples, generated and scored tokens at each cut, shape [cuts, 4], by method."""
     rng = np.random.default_rng(derive_seed(seed, "best_of_n", pool.problem_id))
     n = len(pool.classes)
-    orders = _orders(n, num_orders, rng)
+    orders = random_orders(n, num_orders, rng)
     sample_ties, class_ties = rng.random((num_orders, n)), rng.random((num_orders, n))
     right = np.array([bool(r) for r in pool.right])
     classes = np.array([-1 if c is None else c for c in pool.classes])
@@ -277,87 +283,21 @@ def _evaluate_pool(
     read = np.array(pool.scored_tokens or pool.tokens)[orders].cumsum(axis=1)
 
     def row(hit: NDArray[np.bool_], ends: Ints, *, paid: bool) -> Floats:
-        spent = [_at(counts, ends) for counts in (generated, read)]
+        spent = [total_at(counts, ends) for counts in (generated, read)]
         columns = (hit, ends, spent[0], spent[1] if paid else np.zeros_like(spent[1]))
         return np.stack([np.asarray(c, dtype=np.float64).mean(axis=0) for c in columns], axis=1)
 
-    free = _ends(generated, cuts, cut_by)
-    hit = _vote(orders, classes, np.ones(n), right, free, class_ties)
+    free = ends_of(generated, cuts, cut_by)
+    hit = vote_is_right(orders, classes, np.ones(n), right, free, class_ties)
     rows = [("majority", row(hit, free, paid=False))]
-    paid = _ends(generated + read, cuts, cut_by)
+    paid = ends_of(generated + read, cuts, cut_by)
     for name, rule in aggregations.items():
         values = np.array([rule(scores) for scores in pool.scores])
-        hit = _best(orders, classes, values, right, paid, sample_ties)
+        hit = best_is_right(orders, classes, values, right, paid, sample_ties)
         rows.append((f"best_of_n[{name}]", row(hit, paid, paid=True)))
-        hit = _vote(orders, classes, values, right, paid, class_ties)
+        hit = vote_is_right(orders, classes, values, right, paid, class_ties)
         rows.append((f"weighted_majority[{name}]", row(hit, paid, paid=True)))
     return rows
-
-
-def _orders(n: int, num_orders: int, rng: np.random.Generator) -> Ints:
-    """Random orders of n samples, shape [orders, n]: rotations of random permutations.
-
-    Each order alone is uniform; the rotations of one permutation put every sample first equally often, which
-    makes the average over orders much less noisy than as many independent permutations.
-    """
-    a_block = min(n, num_orders)
-    shifts = [k * n // a_block for k in range(a_block)]
-    rows: list[Ints] = []
-    while len(rows) < num_orders:
-        permutation = rng.permutation(n)
-        rows += [np.roll(permutation, -shift) for shift in shifts[: num_orders - len(rows)]]
-    return np.stack(rows)
-
-
-def _ends(spent: Ints, cuts: Sequence[int], cut_by: str) -> Ints:
-    """How many samples each order may use at each cut, shape [orders, cuts]."""
-    if cut_by == "samples":
-        return np.broadcast_to(np.array(cuts, dtype=np.int64), (len(spent), len(cuts)))
-    return np.stack([(spent <= cut).sum(axis=1) for cut in cuts], axis=1)
-
-
-def _at(cumulative: Ints, ends: Ints) -> Ints:
-    """The running total after the first ``ends`` samples, 0 for none."""
-    padded = np.concatenate([np.zeros((len(cumulative), 1), dtype=cumulative.dtype), cumulative], axis=1)
-    return np.take_along_axis(padded, ends, axis=1)
-
-
-def _vote(
-    orders: Ints, classes: Ints, weights: Floats, right: NDArray[np.bool_], ends: Ints, ties: Floats
-) -> NDArray[np.bool_]:
-    """Whether the class of greatest summed weight is right, shape [orders, cuts]; no votes is wrong."""
-    names, first = np.unique(classes[classes >= 0], return_index=True)
-    if len(names) == 0:
-        return np.zeros(ends.shape, dtype=bool)
-    member = classes[:, None] == names[None, :]
-    class_right = right[np.flatnonzero(classes >= 0)[first]]
-    zero = np.zeros((len(orders), 1, len(names)))
-    sums = np.concatenate([zero, (member * weights[:, None])[orders].cumsum(axis=1)], axis=1)
-    votes = np.concatenate([zero, member.astype(np.float64)[orders].cumsum(axis=1)], axis=1)
-    index = ends[:, :, None]
-    sums, votes = np.take_along_axis(sums, index, axis=1), np.take_along_axis(votes, index, axis=1)
-    sums = np.where(votes > 0, sums, -np.inf)
-    top = sums.max(axis=2, keepdims=True)
-    # Sums of the same scores in another order differ in the last bits: that is a tie.
-    tied = (votes > 0) & (sums >= top - 1e-12 * np.maximum(1e-300, np.abs(top)))
-    chosen = np.where(tied, ties[:, None, : len(names)], -1.0).argmax(axis=2)
-    return class_right[chosen] & (votes.sum(axis=2) > 0)
-
-
-def _best(
-    orders: Ints, classes: Ints, values: Floats, right: NDArray[np.bool_], ends: Ints, ties: Floats
-) -> NDArray[np.bool_]:
-    """Whether the sample of greatest aggregate score is right, shape [orders, cuts]; only answers compete."""
-    # Aggregates that differ only in the last bits are ties: (.6 + .7) / 2 and (.4 + .9) / 2.
-    rounded = np.array([float(f"{value:.12g}") for value in values])
-    ranks = np.unique(rounded, return_inverse=True)[1].astype(np.float64)
-    keys = np.where(classes[orders] >= 0, ranks[orders] + ties, -1.0)
-    running: Floats = np.maximum.accumulate(keys, axis=1)
-    indices: Ints = np.arange(keys.shape[1], dtype=np.int64)
-    places: Ints = np.maximum.accumulate(np.where(keys == running, indices, 0), axis=1)
-    hits = (running >= 0) & np.take_along_axis(right[orders], places, axis=1)
-    padded = np.concatenate([np.zeros((len(hits), 1), dtype=bool), hits], axis=1)
-    return np.take_along_axis(padded, ends, axis=1)
 
 
 def _point(

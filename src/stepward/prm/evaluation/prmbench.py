@@ -187,7 +187,9 @@ def evaluate_prmbench(
         scorer=scorer,
         total=score("total", [name for name in names if name != CORRECT]),
         classes=classes,
-        categories=tuple(score(name, members) for name, members in CLASSES.items()),
+        categories=tuple(
+            score(name, members) for name, members in CLASSES.items() if any(k in members for k in kinds)
+        ),
         class_mean=float(np.mean(defined)) if defined else None,
         first_error_accuracy=_share(
             [hit for _, hit in first], [original for original, _ in first], bootstrap
