@@ -12,10 +12,10 @@ from torch import nn
 
 from stepward.prm.errors import InputError, ModelError, StoreError
 from stepward.prm.models.batches import make_batch
-from stepward.prm.models.folder import new_prm
 from stepward.prm.models.heads import HeadSpec, head_spec
 from stepward.prm.models.inputs import InputFormat
 from stepward.prm.models.load import load
+from stepward.prm.models.weights import new_prm
 from stepward.prm.steps import StepFormat
 from stepward.prm.tokenizer import load_tokenizer
 from stepward.prm.types import LabeledSolution, Outcome
@@ -290,7 +290,7 @@ def test_a_reference_with_another_tokenizer_is_refused(
 
 @pytest.mark.parametrize("loss", sorted(OBJECTIVES))
 def test_every_loss_learns_to_tell_right_from_wrong(tiny_llama: Path, tmp_path: Path, sums: Sums, loss: str):
-    schedule = Schedule(epochs=2, batch_size=16, learning_rate=1.5e-2)
+    schedule = Schedule(epochs=3, batch_size=16, learning_rate=1e-2)
     result = train_discriminative(
         sums(120), sums(40, 1), base=tiny_llama, out=tmp_path / "prm", loss=loss, schedule=schedule
     )

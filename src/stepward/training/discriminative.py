@@ -23,8 +23,6 @@ from stepward.prm.models.folder import (
     PRM_FILE,
     LoadedPrm,
     PrmDescription,
-    load_reference,
-    new_prm,
     read_description,
     save_prm,
 )
@@ -32,6 +30,7 @@ from stepward.prm.models.heads import HeadSpec, head_spec
 from stepward.prm.models.inputs import InputFormat
 from stepward.prm.models.load import local_folder
 from stepward.prm.models.reward_model import DiscriminativeRewardModel
+from stepward.prm.models.weights import load_reference, new_prm
 from stepward.prm.prompts import PromptTemplate, plain_template
 from stepward.prm.seeds import derive_seed
 from stepward.prm.steps import StepFormat

@@ -15,25 +15,29 @@ A missing weight is an error, never a fresh one.
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification
 
 from stepward.prm.errors import ModelError
 from stepward.prm.models.discriminative import DiscriminativePRM, SurprisalInput
 from stepward.prm.models.heads import HeadSpec, VocabularyHead, as_head, build_head
 from stepward.prm.models.implicit import ImplicitPRM
-from stepward.prm.models.inputs import InputFormat
+from stepward.prm.models.inputs import InputFormat, SolutionEncoder
+from stepward.prm.models.weights import (
+    from_pretrained,
+    load_reference,
+    load_strict,
+    model_width,
+    quiet,
+    read_tensors,
+    split_lm,
+)
 from stepward.prm.prompts import PromptTemplate, plain_template
 from stepward.prm.steps import StepFormat
 from stepward.prm.tokenizer import load_tokenizer
@@ -76,58 +80,9 @@ class LoadedPrm:
     """A reward model in memory."""
 
     model: DiscriminativePRM | ImplicitPRM
-    inputs: InputFormat
+    inputs: SolutionEncoder
     reference: Any
     description: PrmDescription
-
-
-def is_causal(config: Any) -> bool:
-    """False for encoders: a model type that is trained as a masked language model and not as a decoder."""
-    return config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES or bool(
-        getattr(config, "is_decoder", False)
-    )
-
-
-def new_prm(
-    base: Path,
-    spec: HeadSpec,
-    *,
-    with_reference: bool = False,
-    dtype: torch.dtype = torch.float32,
-    attention: str | None = None,
-) -> DiscriminativePRM | ImplicitPRM:
-    """A fresh head on the weights of a base model. The head's weights come from torch's generator.
-
-    Args:
-        base: A folder in transformers' layout.
-        spec: The head.
-        with_reference: Add the surprisal input.
-        dtype: Of the backbone; the head is float32.
-        attention: transformers' ``attn_implementation``, or None for its default.
-
-    Raises:
-        ModelError: The folder lacks weights of the backbone.
-    """
-    config = AutoConfig.from_pretrained(base, trust_remote_code=False)
-    options: dict[str, Any] = {"dtype": dtype}
-    if attention is not None:
-        options["attn_implementation"] = attention
-    if spec.kind == "implicit":
-        return ImplicitPRM(_from_pretrained(AutoModelForCausalLM, base, **options), spec)
-    if spec.kind == "vocabulary":
-        lm = _from_pretrained(AutoModelForCausalLM, base, **options)
-        backbone, head = _split_lm(lm, spec)
-    else:
-        backbone = _from_pretrained(AutoModel, base, **options)
-        head = build_head(_width(backbone), spec)
-    surprisal = SurprisalInput(_width(backbone)).to(dtype) if with_reference else None
-    return DiscriminativePRM(backbone, head, surprisal, causal=is_causal(config))
-
-
-def load_reference(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
-    """A frozen causal language model for the surprisal input."""
-    reference = _from_pretrained(AutoModelForCausalLM, folder, dtype=dtype)
-    return reference.eval().requires_grad_(False)
 
 
 def save_prm(
@@ -157,9 +112,10 @@ def save_prm(
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    layout = _write_weights(partial, model)
-    if reference is not None:
-        reference.save_pretrained(partial / "reference")
+    with quiet():
+        layout = _write_weights(partial, model)
+        if reference is not None:
+            reference.save_pretrained(partial / "reference")
     for name in TOKENIZER_FILES:
         if (tokenizer_from / name).exists():
             shutil.copyfile(tokenizer_from / name, partial / name)
@@ -236,22 +192,6 @@ def load_prm(folder: Path, *, dtype: torch.dtype = torch.float32) -> LoadedPrm:
     return LoadedPrm(model, inputs, reference, description)
 
 
-def read_tensors(folder: Path, prefix: str = "") -> dict[str, Tensor]:
-    """Tensors of a folder's safetensors files whose name begins with ``prefix``, shards joined.
-
-    Raises:
-        ModelError: The folder has no safetensors.
-    """
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise ModelError(f"{folder} has no safetensors weights; other weight files are not read")
-    tensors: dict[str, Tensor] = {}
-    for path in files:
-        with safe_open(path, framework="pt") as shard:
-            tensors |= {name: shard.get_tensor(name) for name in shard.keys() if name.startswith(prefix)}  # noqa: SIM118
-    return tensors
-
-
 def _write_weights(folder: Path, model: DiscriminativePRM | ImplicitPRM) -> str:
     """Write backbone and head; the name of the layout."""
     backbone: Any = model.backbone
@@ -288,25 +228,25 @@ def _read_weights(
     """The inverse of ``_write_weights``."""
     spec = description.head
     if spec.kind == "implicit":
-        return ImplicitPRM(_from_pretrained(AutoModelForCausalLM, folder, dtype=dtype), spec)
+        return ImplicitPRM(from_pretrained(AutoModelForCausalLM, folder, dtype=dtype), spec)
     if layout == "causal_lm":
-        backbone, head = _split_lm(_from_pretrained(AutoModelForCausalLM, folder, dtype=dtype), spec)
+        backbone, head = split_lm(from_pretrained(AutoModelForCausalLM, folder, dtype=dtype), spec)
         return DiscriminativePRM(backbone, head, causal=description.causal)
     if layout == "token_classification":
-        backbone = _from_pretrained(AutoModel, folder, dtype=dtype)
+        backbone = from_pretrained(AutoModel, folder, dtype=dtype)
         tensors = read_tensors(folder)
         name = _classifier_name(backbone.config, spec.outputs)
-        head = build_head(_width(backbone), spec)
-        _load_strict(head, {f"linear.{k}": tensors.get(f"{name}.{k}") for k in ("weight", "bias")}, folder)
+        head = build_head(model_width(backbone), spec)
+        load_strict(head, {f"linear.{k}": tensors.get(f"{name}.{k}") for k in ("weight", "bias")}, folder)
         return DiscriminativePRM(backbone, head, causal=description.causal)
-    backbone = _from_pretrained(AutoModel, folder / "backbone", dtype=dtype)
+    backbone = from_pretrained(AutoModel, folder / "backbone", dtype=dtype)
     tensors = load_file(folder / "head.safetensors")
-    head = build_head(_width(backbone), spec)
-    _load_strict(head, _under("head.", tensors), folder)
+    head = build_head(model_width(backbone), spec)
+    load_strict(head, _under("head.", tensors), folder)
     surprisal = None
     if description.reference:
-        surprisal = SurprisalInput(_width(backbone))
-        _load_strict(surprisal, _under("surprisal.", tensors), folder)
+        surprisal = SurprisalInput(model_width(backbone))
+        load_strict(surprisal, _under("surprisal.", tensors), folder)
         surprisal.to(dtype)
     return DiscriminativePRM(backbone, head, surprisal, causal=description.causal)
 
@@ -338,78 +278,5 @@ def _classifier_name(config: Any, outputs: int) -> str | None:
     return found[0] if len(found) == 1 and not others else None
 
 
-def _split_lm(lm: Any, spec: HeadSpec) -> tuple[nn.Module, nn.Module]:
-    """The backbone of a causal LM and a head on two rows of its output embedding."""
-    output = lm.get_output_embeddings()
-    if getattr(output, "bias", None) is not None:
-        raise ModelError("a vocabulary head needs an output embedding without bias")
-    if max(spec.token_ids) >= output.weight.shape[0]:
-        raise ModelError(f"token ids {spec.token_ids} lie outside the vocabulary of {output.weight.shape[0]}")
-    head = VocabularyHead(output.weight.shape[1], spec)
-    head.adopt(output.weight.detach())
-    return getattr(lm, lm.base_model_prefix), head
-
-
-def _width(backbone: Any) -> int:
-    return backbone.get_input_embeddings().weight.shape[1] if not hasattr(backbone.config, "hidden_size") else (
-        backbone.config.hidden_size
-    )  # fmt: skip
-
-
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor | None]:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-
-def _load_strict(module: nn.Module, tensors: dict[str, Tensor | None], folder: Path) -> None:
-    """Load a state dict; a missing, additional or misshapen weight is an error that names it."""
-    own = module.state_dict()
-    missing = sorted(k for k in own if tensors.get(k) is None)
-    additional = sorted(k for k in tensors if k not in own)
-    if missing or additional:
-        raise ModelError(
-            f"the head in {folder} does not fit: missing {missing}, not known {additional}; the checkpoint is not "
-            "complete, or prm.json names another head"
-        )
-    present = {k: v for k, v in tensors.items() if v is not None}
-    shapes = [
-        f"{k} {tuple(v.shape)} for {tuple(own[k].shape)}"
-        for k, v in present.items()
-        if v.shape != own[k].shape
-    ]
-    if shapes:
-        raise ModelError(f"the head in {folder} has other shapes than prm.json names: {', '.join(shapes)}")
-    module.load_state_dict(present)
-
-
-def _from_pretrained(kind: Any, folder: Path, **options: Any) -> Any:
-    """``from_pretrained`` from local safetensors alone, where every weight of the model must be present."""
-    with _quiet():
-        model, info = kind.from_pretrained(
-            folder,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            **options,
-        )
-    # Poolers of encoders are never read here.
-    missing = sorted(k for k in info["missing_keys"] if "pooler" not in k)
-    if missing or info["mismatched_keys"]:
-        raise ModelError(
-            f"{folder} lacks weights of {type(model).__name__}: missing {missing[:5]} ({len(missing)} in all), other "
-            f"shapes {list(info['mismatched_keys'])[:5]}; a model with fresh weights would score at random"
-        )
-    return model
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without transformers' report of weights that were not used: the head's, which are read apart."""
-    before = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers.logging.set_verbosity(before)
-        transformers.logging.enable_progress_bar()

@@ -6,6 +6,7 @@ ids. Nothing is cut silently: a solution over the limit is refused, or loses who
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from stepward.prm.errors import FormatError
 from stepward.prm.policy import Tokenizer
@@ -39,6 +40,26 @@ class EncodedSolution:
     step_ends: tuple[int, ...]
     steps_cut: int = 0
     ids_from: str = "encoded"
+
+
+class SolutionEncoder(Protocol):
+    """How a model's input is made: our own ``InputFormat``, or the layout of a published model."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The reward model's own."""
+        ...
+
+    @property
+    def step_format(self) -> StepFormat:
+        """How a solution is cut into steps."""
+        ...
+
+    def encode(
+        self, problem: Problem, steps: Sequence[str] | Sequence[Step], *, tokenizer_hash: str | None = None
+    ) -> EncodedSolution:
+        """Ids and score positions of one solution."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

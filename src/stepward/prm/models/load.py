@@ -44,6 +44,8 @@ def load(
     device: str = "cpu",
     dtype: str = "float32",
     revision: str | None = None,
+    adapter: str | None = None,
+    reference: str | Path | None = None,
 ) -> "DiscriminativeRewardModel":
     """A reward model by folder or Hub id: ``load(name).score([problem], [steps])``.
 
@@ -52,6 +54,8 @@ def load(
         device: Where it computes.
         dtype: float32, bfloat16 or float16.
         revision: Of a Hub id.
+        adapter: Layout of a published model (``published.ADAPTERS``) where its config and name do not tell.
+        reference: Reference model of a published implicit reward model.
 
     Raises:
         ModelError: Not a reward model that can be read, or a weight is missing.
@@ -66,9 +70,13 @@ def load(
         raise ModelError(f"unknown dtype {dtype!r}; known: {', '.join(kinds)}")
     folder = local_folder(name_or_folder, revision)
     name = str(name_or_folder) if not Path(name_or_folder).is_dir() else folder.resolve().name
-    if not (folder / PRM_FILE).exists():
-        raise ModelError(f"{name} has no {PRM_FILE} and no adapter knows it")
-    prm = load_prm(folder, dtype=kinds[dtype])
+    if (folder / PRM_FILE).exists():
+        prm = load_prm(folder, dtype=kinds[dtype])
+    else:
+        from stepward.prm.models.published import load_published
+
+        reference_folder = None if reference is None else local_folder(reference)
+        prm = load_published(folder, name, adapter=adapter, reference=reference_folder, dtype=kinds[dtype])
     prm.model.to(device)
     if prm.reference is not None:
         prm.reference.to(device)
