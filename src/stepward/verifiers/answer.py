@@ -247,9 +247,10 @@ def make_answer_verifier(*, members: bool = True, fallback: bool = True) -> Answ
 def _bare(text: str) -> str:
     """An answer without its box, dollar signs kept; a text without a box as it is."""
     text = text.strip()
-    if "boxed" in text or "####" in text:
+    whole_solution = len(text) > _LONGEST_CACHED
+    if whole_solution or "boxed" in text or "####" in text:
         found = extract_answer(text, fallback=False).answer
-        if found is not None and found.found_by in (FoundBy.BOX, FoundBy.HASHES):
+        if found is not None and (whole_solution or found.found_by in (FoundBy.BOX, FoundBy.HASHES)):
             return found.text
     return text
 

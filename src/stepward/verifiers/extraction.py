@@ -2,8 +2,8 @@ r"""Where is the final answer in a model's text?
 
 Only what the model wrote is read, never the prompt, and all of it: no window. In order of trust: the last
 ``\boxed{...}``; a marked line (GSM8K's ``#### x``, ``A: x``) or phrase ("the answer is x"), whichever stands last;
-a text that is nothing but an answer; the last number, as a fallback that says so. Where the last box is cut off
-there is no answer: an earlier box is an earlier thought. Every search takes time linear in the text.
+a text that is nothing but an answer; the last formula or number, as a fallback that says so. Where the last box
+is cut off there is no answer: an earlier box is an earlier thought. Every search takes time linear in the text.
 """
 
 import re
@@ -14,12 +14,18 @@ from stepward.prm.types import CheckKind, FinishReason
 
 
 class FoundBy(StrEnum):
-    """Which rule found an answer. ``LAST_NUMBER`` is a guess."""
+    """Which rule found an answer. ``LAST_FORMULA`` and ``LAST_NUMBER`` are guesses."""
+
+    @property
+    def is_guess(self) -> bool:
+        """True where nothing in the text marks the answer as one."""
+        return self in (FoundBy.LAST_FORMULA, FoundBy.LAST_NUMBER)
 
     BOX = "box"
     HASHES = "hashes"
     PHRASE = "phrase"
     WHOLE_TEXT = "whole_text"
+    LAST_FORMULA = "last_formula"
     LAST_NUMBER = "last_number"
 
 
@@ -82,6 +88,7 @@ _MATH_SPAN = re.compile(r"(?:\$([^$\n]+)\$|\\\(([^\n]+?)\\\))\s*(?:[.,;!*]|$)")
 _SENTENCE_END = re.compile(
     r"(?<!\d)\.(?=\s|$)|\.(?=\s+[A-Z\\$]|\s*$)|[!?](?=\s|$)|,?\s+(?:because|since|which)\b", re.I
 )
+_OPTION_AND_REASON = re.compile(r"\(?([A-Z])\)?,\s+[a-z]{2,}")
 _CLOSING_REMARK = re.compile(r"\s*I hope (?:it|this) is correct.*$", re.I | re.S)
 _NUMBER = re.compile(
     r"(?<![\w.,])(?:[-−](?=[\d.$\\]))?[$€£]?"
@@ -92,8 +99,13 @@ _NEXT_PROBLEM = re.compile(
     r"^[ \t#*]*(?:Question|Problem|Q|Human|User|Instruction|Exercise)(?:[ \t]*\d{1,4})?[ \t*]*:", re.M
 )
 _CHOICE = re.compile(r"\(?\b([A-Z])\b\)?")
-_LAST_CHOICE = re.compile(r"\(([A-Z])\)|\b([A-Z])\)|\b(?:option|choice)[ \t]+\(?([A-Z])\b")
-_LONGEST_BARE_ANSWER = 80
+_LAST_CHOICE = re.compile(r"\(([A-Z])\)|\b([A-Z])\)|\b(?:option|choice)[ \t]+\(?([A-Z])\b|\b([A-Z])[.\s*]*\Z")
+_WORDS = re.compile(r"[^\W\d_]{3,}")
+_LATEX = re.compile(r"\\(?:text\w*|begin|end|mathrm|operatorname)\s*\{[^{}]*\}|\\[a-zA-Z]+")
+_LONGEST_BARE_ANSWER = 400
+_FORMULA = re.compile(
+    r"\$\$(.{1,2000}?)\$\$|\\\[(.{1,2000}?)\\\]|\\\((.{1,2000}?)\\\)|(?<!\\)\$([^$\n]{1,2000})\$", re.S
+)
 
 
 def extract_answer(
@@ -230,6 +242,8 @@ def _value_span(text: str, begin: int, end: int) -> tuple[int, int]:
         return formula.span(1) if formula.group(1) is not None else formula.span(2)
     remark = _CLOSING_REMARK.search(text, begin, line_end)
     line_end = remark.start() if remark else line_end
+    if option := _OPTION_AND_REASON.match(text, begin, line_end):
+        return option.span(1)
     stop = _SENTENCE_END.search(text, begin, line_end)
     line_end = stop.start() if stop else line_end
     while line_end > begin and text[line_end - 1] in " \t\r.*":
@@ -244,11 +258,13 @@ def _whole_text(text: str) -> FinalAnswer | None:
         not bare
         or len(bare) > _LONGEST_BARE_ANSWER
         or "\n" in bare
-        or len(re.findall(r"[^\W\d_]{2,}", bare)) > 3
+        or len(_WORDS.findall(_LATEX.sub("", bare))) > 3
     ):
         return None
     if not re.search(r"\d|\\[a-zA-Z]|[=^$]", bare) and not re.fullmatch(r"[\w'()-]+\.?", bare):
         return None
+    if _WORDS.match(bare) and ("$" in bare or "\\(" in bare):
+        return None  # Words that lead to a formula: the formula is the answer.
     begin = text.index(bare)
     return FinalAnswer(bare.rstrip("."), FoundBy.WHOLE_TEXT, (begin, begin + len(bare)))
 
@@ -264,4 +280,19 @@ def _last_guess(text: str, kind: CheckKind) -> FinalAnswer | None:
     if kind is not CheckKind.MATH:
         return None
     numbers = list(_NUMBER.finditer(text))
+    formula = next(filter(_is_formula, reversed(list(_FORMULA.finditer(text)))), None)
+    if formula and (not numbers or numbers[-1].start() < formula.end()):
+        return FinalAnswer(formula[formula.lastindex or 0].strip(), FoundBy.LAST_FORMULA, formula.span())
     return FinalAnswer(numbers[-1].group(), FoundBy.LAST_NUMBER, numbers[-1].span()) if numbers else None
+
+
+def _is_formula(found: re.Match[str]) -> bool:
+    """Whether a pair of delimiters holds a formula: ``$5 and then $`` lies between two prices."""
+    content = found[found.lastindex or 0]
+    if found.lastindex == 4 and (
+        content[0].isspace() != content[-1].isspace() or content.rstrip()[-1:] in "+-*/=,("
+    ):
+        return False
+    return bool(content.strip()) and not _WORDS.search(
+        re.sub(r"\\[a-zA-Z]+\s*\{[^{}]*\}|\\[a-zA-Z]+", "", content)
+    )

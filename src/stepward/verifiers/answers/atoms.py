@@ -157,12 +157,11 @@ def subscripted(cursor: Cursor, value: Expression) -> Expression:
 
 
 def _subscript(cursor: Cursor) -> Expression:
-    start = cursor.position
-    if cursor.at("{") and all(t.kind in (Kind.WORD, Kind.TEXT) for t in cursor.tokens[start + 1 : start + 2]):
-        word, end = cursor.peek(1), cursor.peek(2)
-        if end.text == "}" and len(word.text.strip()) > 1:
-            cursor.position += 3
-            return Symbol(word.text.strip())
+    word, end = cursor.peek(1), cursor.peek(2)
+    named = word.kind in (Kind.WORD, Kind.TEXT) or word.text in FUNCTIONS
+    if cursor.at("{") and named and end.text == "}" and len(word.text.strip()) > 1:
+        cursor.position += 3
+        return Symbol(word.text.strip())
     if cursor.peek().kind is Kind.TEXT:
         return Symbol(cursor.take().text.strip())
     if cursor.at("{"):
@@ -180,7 +179,7 @@ def _subscript(cursor: Cursor) -> Expression:
 def _command(cursor: Cursor, token: Token) -> Value:
     name = token.text
     cursor.take()
-    if name in FUNCTIONS:
+    if name in FUNCTIONS and name != "sqrt":
         return _function(cursor, name)
     match name:
         case "frac":

@@ -237,8 +237,8 @@ def _ends(value: Value) -> tuple[tuple[Expression, Expression], tuple[bool, bool
 def _items(gold: Value, answer: Value, tolerance: float | None) -> Finding:
     """Lists, sets and tuples; a set of one is its member, a column is a tuple."""
     left, right = _as_items(gold), _as_items(answer)
-    if left is None or right is None:
-        return different("one value against several")
+    if 1 in (len(left.items), len(right.items)) and len(left.items) != len(right.items):
+        return _one_against_several(left, right, tolerance)
     if len(left.items) == 1 and len(right.items) == 1:
         if left.items[0] is gold and right.items[0] is answer:
             return different("values of different kinds")
@@ -273,7 +273,17 @@ def _unnamed(value: Value, ordered: bool) -> Value:
     return named[1] if named else value
 
 
-def _as_items(value: Value) -> Items | None:
+def _one_against_several(left: Items, right: Items, tolerance: float | None) -> Finding:
+    """A bare list that says one value in several ways is that value."""
+    one, several = (left, right) if len(left.items) == 1 else (right, left)
+    if several.brackets is Brackets.BARE and several.items:
+        found = every(same_value(one.items[0], item, tolerance) for item in several.items)
+        if found.equal:
+            return found
+    return different("one value against several")
+
+
+def _as_items(value: Value) -> Items:
     match value:
         case Items():
             return value
@@ -281,8 +291,6 @@ def _as_items(value: Value) -> Items | None:
             return Items(Brackets.TUPLE, rows[0])
         case Matrix(rows) if len(rows[0]) == 1:
             return Items(Brackets.TUPLE, tuple(row[0] for row in rows))
-        case Relation():
-            return Items(Brackets.BARE, (value,))
         case _:
             return Items(Brackets.BARE, (value,))
 
@@ -334,11 +342,11 @@ def _cells(gold: Matrix, answer: Matrix, tolerance: float | None) -> Finding:
 def _colons(gold: Value, answer: Value) -> Finding:
     """Times by their digits, ratios by their quotients."""
     match gold, answer:
-        case Colon(left, clock), Colon(right, other):
-            if len(left) != len(right):
+        case Colon(left, clock, suffix), Colon(right, other, other_suffix):
+            if len(left) != len(right) or (suffix and other_suffix and suffix != other_suffix):
                 return DIFFERENT
             same = every(same_scalar(a, b) for a, b in zip(left, right, strict=True))
-            if same.equal:
+            if same.equal or suffix or other_suffix:
                 return same
             crossed: list[Callable[[], Finding]] = [
                 lambda k=k: same_scalar(_times(left[0], right[k]), _times(right[0], left[k]))
@@ -350,9 +358,9 @@ def _colons(gold: Value, answer: Value) -> Finding:
             if proportional.equal and clock and other:
                 return ambiguous("equal as ratios, different as times")
             return proportional
-        case Colon((a, b), _), _ if isinstance(answer, EXPRESSION_TYPES) and not _is_zero(b):
+        case Colon((a, b), _, ""), _ if isinstance(answer, EXPRESSION_TYPES) and not _is_zero(b):
             return same_scalar(quotient(a, b), answer)
-        case _, Colon((a, b), _) if isinstance(gold, EXPRESSION_TYPES) and not _is_zero(b):
+        case _, Colon((a, b), _, "") if isinstance(gold, EXPRESSION_TYPES) and not _is_zero(b):
             return same_scalar(gold, quotient(a, b))
         case _:
             return different("values of different kinds")
@@ -379,17 +387,18 @@ def _numerals_in_bases(gold: Value, answer: Value) -> Finding:
         case (BaseNumeral(digits, base), other) | (other, BaseNumeral(digits, base)):
             if not isinstance(other, Number):
                 return different("values of different kinds")
-            if other.value.denominator == 1 and str(other.value) == digits:
+            if "." not in digits and other.value.denominator == 1 and str(other.value) == digits:
                 return ambiguous("the same digits, the base is not said")
-            if Fraction(_value_in_base(digits, base) or 0) == other.value:
+            if _value_in_base(digits, base) == other.value:
                 return ambiguous("the same number in another base")
             return DIFFERENT
         case _:
             return different("values of different kinds")
 
 
-def _value_in_base(digits: str, base: int) -> int | None:
+def _value_in_base(digits: str, base: int) -> Fraction | None:
+    whole, _, places = digits.partition(".")
     try:
-        return int(digits, base)
+        return Fraction(int(whole + places, base), base ** len(places))
     except ValueError:
         return None

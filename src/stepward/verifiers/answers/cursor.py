@@ -6,6 +6,7 @@ from stepward.verifiers.answers.expressions import Unreadable
 from stepward.verifiers.answers.tokens import Kind, Token
 
 MAX_DEPTH = 32
+MAX_LETTERS = 4
 
 END = Token(Kind.MARK, "")
 
@@ -78,6 +79,8 @@ class Cursor:
     def split_word(self) -> None:
         """Turn the next word into its letters."""
         token = self.peek()
+        if len(token.text) > MAX_LETTERS:
+            raise Unreadable(f"the word {token.text[:20]!r} in a formula")
         letters = [Token(Kind.WORD, c, token.spaced and i == 0) for i, c in enumerate(token.text)]
         self.tokens[self.position : self.position + 1] = letters
 

@@ -130,15 +130,16 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Colon:
-    """``7:32``: a ratio or a time of day. ``clock`` where it could be a time."""
+    """``7:32``: a ratio or a time of day. ``clock`` where it could be a time; ``suffix``: ``am``, ``pm`` or empty."""
 
     parts: tuple[Expression, ...]
     clock: bool
+    suffix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class BaseNumeral:
-    """Digits in a stated base."""
+    """Digits in a stated base, perhaps with a point."""
 
     digits: str
     base: int

@@ -14,6 +14,7 @@ Nothing is computed but quotients of two integers. Juxtaposition is multiplicati
 fraction of two integers are a mixed number. Atoms are in ``atoms``.
 """
 
+import re
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -64,6 +65,8 @@ def expression(value: Value) -> Expression:
     """The value, where it is an expression."""
     if isinstance(value, EXPRESSION_TYPES):
         return value
+    if isinstance(value, Quantity) and value.unit in ("%", "degree"):
+        return Apply("percent" if value.unit == "%" else "degree", (value.value,))
     raise Unreadable(f"{type(value).__name__.lower()} inside an expression")
 
 
@@ -124,7 +127,8 @@ def _ratio(cursor: Cursor, atom: Atom) -> Value:
             digits.append(cursor.tokens[start : cursor.position])
         minutes = digits[1:]
         clock = all(len(d) == 1 and d[0].kind is Kind.NUMBER and len(d[0].text) == 2 for d in minutes)
-        value = Colon(tuple(parts), clock and isinstance(parts[0], Number))
+        suffix = re.sub(r"[^apm]", "", _unit(cursor).lower())
+        value = Colon(tuple(parts), clock and isinstance(parts[0], Number), suffix)
     unit = _unit(cursor) if isinstance(value, EXPRESSION_TYPES) else ""
     if isinstance(value, EXPRESSION_TYPES) and (unit or cursor.money):
         return Quantity(value, unit or cursor.money)

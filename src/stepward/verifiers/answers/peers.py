@@ -1,18 +1,19 @@
 """The members themselves. Imported by workers only: SymPy, latex2sympy2-extended and math-verify read the text.
 
 Every function gets two texts and says ``equal``, ``different`` or ``unknown``. SymPy's own text parsers, which
-end in ``eval``, are replaced on import by a refusal, so that no text reaches one by any path.
+end in ``eval``, are replaced on import by one that reads numerals and names and refuses all else.
 """
 
 # SymPy, latex2sympy2-extended and math-verify have no types.
 # pyright: basic, reportArgumentType=false
 # ruff: noqa: SIM905
 
-from typing import Any, NoReturn
+import re
+from typing import Any
 
 import math_verify
 import sympy
-from latex2sympy2_extended import latex2sympy
+from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
 from math_verify import LatexExtractionConfig
 from sympy.parsing import sympy_parser
 
@@ -36,11 +37,20 @@ _FUNCTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
+_NUMERAL = re.compile(r"-?\d{1,40}(?:\.\d{1,40})?", re.ASCII)
+_IDENTIFIER = re.compile(r"\\?[A-Za-z][A-Za-z0-9]{0,40}(?:_[A-Za-z0-9]{1,40})?", re.ASCII)
+
+
 class Refused(Exception):
     """A text reached a parser that evaluates."""
 
 
-def _refuse(*_: object, **__: object) -> NoReturn:
+def _literal(text: object, *_: object, **__: object) -> Any:
+    """What stands for SymPy's parsers: its libraries name plain symbols and numerals by text, nothing else."""
+    if isinstance(text, str) and _NUMERAL.fullmatch(text):
+        return sympy.Rational(text) if "." not in text else sympy.Float(text)
+    if isinstance(text, str) and _IDENTIFIER.fullmatch(text):
+        return sympy.Symbol(text)
     raise Refused("text must not reach a parser that evaluates it")
 
 
@@ -52,7 +62,7 @@ def _disarm() -> None:
     for module in list(sys.modules.values()):
         for name in ("parse_expr", "eval_expr"):
             if id(getattr(module, name, None)) in originals:
-                setattr(module, name, _refuse)
+                setattr(module, name, _literal)
 
 
 _disarm()
@@ -73,7 +83,12 @@ def symbolic(gold: str, answer: str) -> str:
 
 def latex2sympy_member(gold: str, answer: str) -> str:
     """latex2sympy2-extended's parse of both, compared by SymPy."""
-    a, b = (latex2sympy(_plain(text)) for text in (gold, answer))
+    try:
+        a, b = (latex2sympy(normalize_latex(_plain(text), NormalizationConfig())) for text in (gold, answer))
+    except MemoryError:
+        raise
+    except Exception:  # Its parser raises bare exceptions on text that it does not read.
+        return "unknown"
     if isinstance(a, sympy.Expr) and isinstance(b, sympy.Expr):
         return _same(a, b)
     return "equal" if a == b and type(a) is type(b) and isinstance(a, sympy.Basic) else "unknown"

@@ -36,12 +36,15 @@ from stepward.verifiers.answers.tokens import Kind, Token, tokenize
 from stepward.verifiers.answers.units import read_unit
 
 _LETTER = re.compile(r"\(?([A-Z])\)?[.:]?")
-_HEX = re.compile(r"\(?([0-9]*[0-9A-F]+)\)?_\{?(?:\\text\{)?\(?(\d{1,2})\)?\}?\}?")
+_IN_BASE = re.compile(
+    r"\(?(?:\\(?:text|mathrm)\{)?([0-9A-Z]{0,400}\.?[0-9A-Z]{1,400})\}?\)?_\{?(?:\\text\{)?\(?(\d{1,2})\)?\}?\}?"
+)
 _LEADING_WORDS = frozenset(
     "approximately about around roughly exactly nearly only just answer answers is are the a an final value total "
     "equals equal to so thus therefore hence and or we get have there".split()
 )
 _PUNCTUATION = re.compile(r"[^\w%$€£/+-]+")
+_VOWEL = re.compile(r"[aeiouyAEIOUY]")
 _ARTICLES = re.compile(r"\b(?:the|a|an)\b ")
 
 
@@ -87,15 +90,15 @@ def read(text: str) -> Reading:
         return Reading((), words, "", ("raw", "".join(bare.split())), wordy, fault)
     letter, behind = _option(tokens)
     signature = tuple(plain_words(t.text) if t.kind is Kind.TEXT else t.text for t in tokens)
-    if hexadecimal := _HEX.fullmatch(bare.replace(" ", "")):
-        base = int(hexadecimal[2])
-        if 2 <= base <= 36:
-            value = BaseNumeral(hexadecimal[1].lstrip("0") or "0", base)
+    if numeral := _IN_BASE.fullmatch(bare.strip("$").replace(" ", "")):
+        base = int(numeral[2])
+        if 2 <= base <= 36 and any(c.isdigit() for c in numeral[1]):
+            value = BaseNumeral(numeral[1].lstrip("0") or "0", base)
             return Reading((value,), words, "", signature, False)
     wordy = _is_wordy(tokens)
     values: list[Value] = []
-    fault: Unreadable | None = None
-    for candidate in _candidates(tokens, behind):
+    fault: Unreadable | None = Unreadable("a sentence") if _is_sentence(tokens) else None
+    for candidate in () if _is_sentence(tokens) else _candidates(tokens, behind):
         try:
             value = _finished(candidate)
         except Unreadable as error:
@@ -178,6 +181,17 @@ def _is_wordy(tokens: tuple[Token, ...]) -> bool:
     return bool(long) and (numbers == 0 or len(words) > 4 * numbers)
 
 
+def _is_sentence(tokens: tuple[Token, ...]) -> bool:
+    """Whether an answer opens with prose: letters of words are no variables."""
+    prose = 0
+    for token in tokens:
+        word = token.kind is Kind.WORD and len(token.text) > 1 and token.text not in FUNCTIONS | GREEK
+        if not word or not _VOWEL.search(token.text):
+            break
+        prose += 1
+    return prose >= 2
+
+
 def _candidates(tokens: tuple[Token, ...], behind: tuple[Token, ...]) -> list[tuple[tuple[Token, ...], bool]]:
     """Lists of tokens to parse, each with or without words as units."""
     found = [(tokens, True)]
@@ -187,13 +201,13 @@ def _candidates(tokens: tuple[Token, ...], behind: tuple[Token, ...]) -> list[tu
         found.append((_ungrouped(tokens), True))
     if behind:
         found.append((_trimmed(behind), True))
-    if len(tokens) == 3 and [t.text for t in tokens[1:2]] == [","] and not tokens[2].spaced:
-        whole, places = tokens[0], tokens[2]
+    if len(tokens) == 3 and tokens[1].text == "," and not tokens[-1].spaced:
+        (whole, _, places) = tokens
         if whole.kind is Kind.NUMBER and places.kind is Kind.NUMBER and (whole.text + places.text).isdigit():
             found.append(((Token(Kind.NUMBER, f"{whole.text}.{places.text}"),), True))
-    spaced = len(tokens) > 1 and all(t.kind is Kind.NUMBER and t.text.isdigit() for t in tokens)
-    if spaced and len(tokens[0].text) <= 3 and all(len(t.text) == 3 for t in tokens[1:]):
-        found.append(((Token(Kind.NUMBER, "".join(t.text for t in tokens)),), True))
+    groups = [t.text for t in tokens if t.kind is Kind.NUMBER and t.text.isdigit()]
+    if len(groups) == len(tokens) > 1 and len(groups[0]) <= 3 and all(len(g) == 3 for g in groups[1:]):
+        found.append(((Token(Kind.NUMBER, "".join(groups)),), True))  # "118 000"
     return found
 
 
@@ -279,6 +293,9 @@ def _compound(values: list[Value]) -> Value | None:
 def _only_number(tokens: tuple[Token, ...]) -> Value | None:
     """The number of a sentence that holds one number and else words: ``Janet makes 18 dollars``."""
     numbers = [t for t in tokens if t.kind is Kind.NUMBER]
+    glued = [t for before, t in pairwise(tokens) if not t.spaced and Kind.NUMBER in (before.kind, t.kind)]
+    if any(t.kind in (Kind.NUMBER, Kind.WORD) for t in glued):
+        return None
     others = [t for t in tokens if t.kind is not Kind.NUMBER and t.text not in (",", ".", "'", "\\$", ":")]
     if len(numbers) != 1 or len(others) < 2 or any(t.kind not in (Kind.WORD, Kind.TEXT) for t in others):
         return None

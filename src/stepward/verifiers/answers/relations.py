@@ -85,6 +85,8 @@ def stated_value(value: Value) -> Value | None:
     if (named := named_value(value)) is not None:
         return named[1]
     match value:
+        case Relation(operands, operators) if set(operators) == {"="} and all(map(_is_constant, operands)):
+            return operands[-1]  # "5 + 3 = 8" states 8.
         case Relation((Sum() as left, right), ("=",)) if _is_constant(right):
             numbers = any(isinstance(n, Number) and n.value != -1 for n in walk(left))
             return None if numbers else right
@@ -246,6 +248,7 @@ def same_named(gold: tuple[Value, Value], answer: tuple[Value, Value]) -> Findin
         same_name = same_name or same_scalar(name, other).equal
     if same_name:
         return EQUAL
-    if _is_constant(gold[1]) and _is_constant(answer[1]):
+    plain = not any(isinstance(n, Apply) and not n.function.startswith("sub:") for n in (name, other))
+    if plain and _is_constant(gold[1]) and _is_constant(answer[1]):
         return ambiguous("values of different names")
     return None
