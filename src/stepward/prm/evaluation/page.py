@@ -38,7 +38,7 @@ td .interval { color: var(--muted); }
 svg { max-width: 100%; height: auto; display: block; margin: .75rem 0; overflow: visible; }
 svg text { fill: var(--text); font-size: 12px; }
 svg text.name, svg text.muted { fill: var(--muted); }
-svg text.group { font-weight: 600; }
+svg text.group { font-weight: 600; paint-order: stroke; stroke: var(--ground); stroke-width: 4px; }
 .grid { stroke: var(--rule); stroke-width: 1; } .axis { stroke: var(--muted); stroke-width: 1; }
 .diagonal { stroke: var(--muted); stroke-dasharray: 4 4; }
 .line { fill: none; stroke-width: 2; } .thin { fill: none; stroke-width: 1; } .band { opacity: .15; stroke: none; }

@@ -74,6 +74,7 @@ def _processbench(results: Results) -> list[str]:
                 x_name="difference of F1 (paired)",
                 low=None,
                 high=None,
+                coloured=False,
             ),
         ]
     corrected = [run.corrected for run in results.runs if run.corrected is not None]
@@ -120,6 +121,7 @@ def _breakdown(result: ProcessBenchResult) -> list[str]:
             [("", [(s.name, s.error_accuracy) for s in result.by_position if s.name != "no error"])],
             title="Error accuracy by position of the first error",
             x_name="error accuracy by gold position",
+            coloured=False,
         ),
     ]
     if any(s.name for s in result.by_generator):
@@ -221,7 +223,9 @@ def _q_alignment(results: Mapping[str, QAlignment]) -> list[str]:
             "Does a signal order sibling steps as their measured values do? One half is chance; the ceiling is what "
             "a perfect signal could be expected to reach against values measured with so few rollouts."
         ),
-        interval_chart([("", chart)], title="Pairwise agreement", x_name="pairwise agreement"),
+        interval_chart(
+            [("", chart)], title="Pairwise agreement", x_name="pairwise agreement", coloured=False
+        ),
         table(["signal", "agreement", "ceiling", "rank correlation", "states", "pairs"], rows),
     ]
 

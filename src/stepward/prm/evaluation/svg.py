@@ -41,7 +41,7 @@ class _Axis:
         return self.start + share * (self.end - self.start)
 
 
-def _ticks(low: float, high: float, count: int = 5) -> list[float]:
+def _ticks(low: float, high: float, count: int = 6) -> list[float]:
     """Round values that cover [low, high]."""
     span = high - low or 1.0
     step = 10 ** math.floor(math.log10(span / count))
@@ -88,7 +88,7 @@ def _grid(
 def line_chart(
     series: Sequence[Series], *, title: str, x_name: str, y_name: str, logarithmic: bool = True
 ) -> str:
-    """Lines with their intervals as bands, and a legend below.
+    """Lines and a legend below; up to four lines carry their intervals as bands (more would hide each other).
 
     Args:
         series: At most eight; more are refused.
@@ -108,7 +108,7 @@ def line_chart(
     ends = [v for _, m in points for v in (m.value, m.low, m.high) if v is not None]
     low, high = min(ends), max(ends)
     pad = 0.05 * (high - low) or 0.05
-    rows = math.ceil(len(series) / 3)
+    rows = math.ceil(len(series) / 2)
     height = _HEIGHT + 20 * rows
     y = _Axis(low - pad, high + pad, _HEIGHT - _BOTTOM, _TOP)
     xs = sorted({x for x, _ in points})
@@ -116,9 +116,9 @@ def line_chart(
     shown = _spread(xs, x) if logarithmic else _ticks(xs[0], xs[-1])
     body = _grid(x, y, shown, _ticks(y.low, y.high), x_name, y_name)
     for k, line in enumerate(series):
-        body += _line(line, k, x, y)
+        body += _line(line, k, x, y, banded=len(series) <= 4)
     for k, line in enumerate(series):
-        left, top = _LEFT + (k % 3) * 195, _HEIGHT + 8 + 20 * (k // 3)
+        left, top = _LEFT + (k % 2) * 290, _HEIGHT + 8 + 20 * (k // 2)
         body.append(f'<line class="line c{k}" x1="{left}" x2="{left + 18}" y1="{top}" y2="{top}"/>')
         body.append(_text(left + 24, top + 4, line.name, "start"))
     return _frame(title, body, _WIDTH, height)
@@ -133,13 +133,13 @@ def _spread(xs: Sequence[float], axis: _Axis) -> list[float]:
     return kept
 
 
-def _line(line: Series, k: int, x: _Axis, y: _Axis) -> list[str]:
+def _line(line: Series, k: int, x: _Axis, y: _Axis, *, banded: bool = True) -> list[str]:
     points = [(x.place(a), m) for a, m in line.points if m.value is not None]
-    banded = [(a, m.low, m.high) for a, m in points if m.low is not None and m.high is not None]
+    ends = [(a, m.low, m.high) for a, m in points if m.low is not None and m.high is not None]
     body: list[str] = []
-    if len(banded) > 1:
-        upper = " ".join(f"{a:.1f},{y.place(high):.1f}" for a, _, high in banded)
-        lower = " ".join(f"{a:.1f},{y.place(low):.1f}" for a, low, _ in reversed(banded))
+    if banded and len(ends) > 1:
+        upper = " ".join(f"{a:.1f},{y.place(high):.1f}" for a, _, high in ends)
+        lower = " ".join(f"{a:.1f},{y.place(low):.1f}" for a, low, _ in reversed(ends))
         body.append(f'<polygon class="band c{k}" points="{upper} {lower}"/>')
     path = " ".join(f"{a:.1f},{y.place(m.value or 0.0):.1f}" for a, m in points)
     body.append(f'<polyline class="line c{k}" points="{path}"/>')
@@ -158,6 +158,7 @@ def interval_chart(
     x_name: str,
     low: float | None = 0.0,
     high: float | None = 1.0,
+    coloured: bool = True,
 ) -> str:
     """Points with intervals, one row each, in groups; a zero line where zero is inside.
 
@@ -167,13 +168,14 @@ def interval_chart(
         x_name: Name of the quantity.
         low: Left end of the axis, or None for the data's.
         high: Right end, or None for the data's.
+        coloured: A colour for each row of a group, where rows are the same things in every group.
     """
     values = [
         v for _, rows in groups for _, m in rows for v in (m.value, m.low, m.high) if v is not None
     ] or [0.0, 1.0]
     low = min(*values, 0.0) if low is None else low
     high = max(*values, 0.0) if high is None else high
-    left, row_height = 210, 20
+    left, row_height = 235, 20
     x = _Axis(low, high, left, _WIDTH - 20)
     body: list[str] = []
     top = 8.0
@@ -182,7 +184,7 @@ def interval_chart(
             body.append(_text(4, top + 13, name, "start", "group"))
             top += row_height
         for k, (row_name, m) in enumerate(rows):
-            body += _interval_row(row_name, m, k % NUM_COLOURS, x, top + row_height / 2)
+            body += _interval_row(row_name, m, k % NUM_COLOURS if coloured else 0, x, top + row_height / 2)
             top += row_height
         top += 6
     y = _Axis(0, 1, top, 8)
@@ -199,7 +201,7 @@ def interval_chart(
 
 
 def _interval_row(name: str, m: Measure, k: int, x: _Axis, y: float) -> list[str]:
-    body = [_text(x.start - 10, y + 4, name if len(name) <= 30 else name[:29] + "…", "end")]
+    body = [_text(x.start - 10, y + 4, name if len(name) <= 34 else name[:33] + "…", "end")]
     if m.value is None:
         body.append(_text(x.start + 4, y + 4, f"undefined: {m.note}", "start", "muted"))
         return body
