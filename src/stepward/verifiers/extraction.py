@@ -100,6 +100,7 @@ _NEXT_PROBLEM = re.compile(
 )
 _CHOICE = re.compile(r"\(?\b([A-Z])\b\)?")
 _LAST_CHOICE = re.compile(r"\(([A-Z])\)|\b([A-Z])\)|\b(?:option|choice)[ \t]+\(?([A-Z])\b|\b([A-Z])[.\s*]*\Z")
+_LEADING_WORD = re.compile(r"[^\W\d_]{2,}\b")
 _WORDS = re.compile(r"[^\W\d_]{3,}")
 _LATEX = re.compile(r"\\(?:text\w*|begin|end|mathrm|operatorname)\s*\{[^{}]*\}|\\[a-zA-Z]+")
 _LONGEST_BARE_ANSWER = 400
@@ -263,7 +264,7 @@ def _whole_text(text: str) -> FinalAnswer | None:
         return None
     if not re.search(r"\d|\\[a-zA-Z]|[=^$]", bare) and not re.fullmatch(r"[\w'()-]+\.?", bare):
         return None
-    if _WORDS.match(bare) and ("$" in bare or "\\(" in bare):
+    if _LEADING_WORD.match(bare) and ("$" in bare or "\\(" in bare):
         return None  # Words that lead to a formula: the formula is the answer.
     begin = text.index(bare)
     return FinalAnswer(bare.rstrip("."), FoundBy.WHOLE_TEXT, (begin, begin + len(bare)))

@@ -39,7 +39,13 @@ from stepward.verifiers.answers.numerals import Numeral, integer, numeral
 from stepward.verifiers.answers.quantities import same_quantity
 from stepward.verifiers.answers.reader import Reading, read
 from stepward.verifiers.answers.regions import is_region, same_region
-from stepward.verifiers.answers.relations import named_value, same_named, same_relation, stated_value
+from stepward.verifiers.answers.relations import (
+    is_arithmetic,
+    named_value,
+    same_named,
+    same_relation,
+    stated_value,
+)
 from stepward.verifiers.answers.scalars import same_number, same_scalar
 
 MAX_COMPARED_ITEMS = 60
@@ -60,7 +66,7 @@ def compare_answers(*, gold: str, answer: str, tolerance: float | None = None) -
     left, right = read(gold), read(answer)
     if left.signature == right.signature and left.signature not in ((), ("raw", "")):
         return equal("the same text")
-    if left.wordy and right.wordy and left.words == right.words and left.words:
+    if left.textual and right.textual and left.words == right.words and left.words:
         return equal("the same words")
     if left.letter and right.letter and (_only_letter(left) or _only_letter(right)):
         return equal("the same option") if left.letter == right.letter else different("another option")
@@ -174,6 +180,8 @@ def same_value(gold: Value, answer: Value, tolerance: float | None = None) -> Fi
 def _relations(gold: Value, answer: Value, tolerance: float | None) -> Finding | None:
     """Named values by their values; equations up to scale. None where sets of numbers decide."""
     if isinstance(gold, Relation) and isinstance(answer, Relation):
+        if is_arithmetic(gold) and is_arithmetic(answer):
+            return _arithmetic(gold, answer, tolerance)
         left, right = named_value(gold), named_value(answer)
         if left and right:
             names = same_named(left, right)
@@ -197,6 +205,14 @@ def _relations(gold: Value, answer: Value, tolerance: float | None) -> Finding |
     if isinstance(other, Items):
         return None
     return different("an equation against a value")
+
+
+def _arithmetic(gold: Relation, answer: Relation, tolerance: float | None) -> Finding:
+    """``0.56 = 56\\%``: the same numbers side by side, or at least the same at the end."""
+    pairs = zip(gold.operands, answer.operands, strict=False)
+    if len(gold.operands) != len(answer.operands):
+        pairs = [(gold.operands[-1], answer.operands[-1])]
+    return every(same_value(a, b, tolerance) for a, b in pairs)
 
 
 def _regions(gold: Value, answer: Value, tolerance: float | None) -> Finding | None:

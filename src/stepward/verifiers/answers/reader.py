@@ -39,11 +39,12 @@ _LETTER = re.compile(r"\(?([A-Z])\)?[.:]?")
 _IN_BASE = re.compile(
     r"\(?(?:\\(?:text|mathrm)\{)?([0-9A-Z]{0,400}\.?[0-9A-Z]{1,400})\}?\)?_\{?(?:\\text\{)?\(?(\d{1,2})\)?\}?\}?"
 )
+_TEXT_MARKS = frozenset({".", ",", ";", ":", "!", "?", "'", "(", ")", "-", '"', "`", "&", "@", "#", "%"})
 _LEADING_WORDS = frozenset(
     "approximately about around roughly exactly nearly only just answer answers is are the a an final value total "
     "equals equal to so thus therefore hence and or we get have there".split()
 )
-_PUNCTUATION = re.compile(r"[^\w%$€£/+-]+")
+_PUNCTUATION = re.compile(r"[^\w%$€£/+.-]+|\.(?!\d)")
 _VOWEL = re.compile(r"[aeiouyAEIOUY]")
 _ARTICLES = re.compile(r"\b(?:the|a|an)\b ")
 
@@ -58,6 +59,7 @@ class Reading:
         letter: The option that it names, such as ``B``, or empty.
         signature: Equal for texts that differ in looks only.
         wordy: True where most of it is words.
+        textual: True where it is words and numbers without a formula.
         fault: Why there is no value, or None.
     """
 
@@ -66,6 +68,7 @@ class Reading:
     letter: str
     signature: tuple[str, ...]
     wordy: bool
+    textual: bool
     fault: Unreadable | None = None
 
 
@@ -80,21 +83,21 @@ def plain_words(text: str) -> str:
 @lru_cache(maxsize=4096)
 def read(text: str) -> Reading:
     """Read an answer. Never raises: what cannot be read is a text with a fault."""
-    bare = text.strip().strip(".").strip()
+    bare = text.strip().rstrip(".").strip()
     words = plain_words(bare)
     try:
         tokens = _trimmed(tokenize(bare))
     except Unreadable as fault:
         letters = sum(c.isalpha() for c in bare[:4000])
         wordy = letters > 0.7 * len(bare[:4000]) and "\\" not in bare[:4000]
-        return Reading((), words, "", ("raw", "".join(bare.split())), wordy, fault)
+        return Reading((), words, "", ("raw", "".join(bare.split())), wordy, False, fault)
     letter, behind = _option(tokens)
     signature = tuple(plain_words(t.text) if t.kind is Kind.TEXT else t.text for t in tokens)
     if numeral := _IN_BASE.fullmatch(bare.strip("$").replace(" ", "")):
         base = int(numeral[2])
         if 2 <= base <= 36 and any(c.isdigit() for c in numeral[1]):
             value = BaseNumeral(numeral[1].lstrip("0") or "0", base)
-            return Reading((value,), words, "", signature, False)
+            return Reading((value,), words, "", signature, False, False)
     wordy = _is_wordy(tokens)
     values: list[Value] = []
     fault: Unreadable | None = Unreadable("a sentence") if _is_sentence(tokens) else None
@@ -114,7 +117,14 @@ def read(text: str) -> Reading:
         values.insert(0, Number(Fraction(NUMBER_WORDS[words])))
     if not values and (single := _only_number(tokens)):
         values.append(single)
-    return Reading(tuple(values), words, letter, signature, wordy, None if values else fault)
+    if len(tokens) == 1 and tokens[0].kind is Kind.TEXT:
+        values.extend(v for v in read(tokens[0].text).values if v not in values)
+    textual = any(t.kind in (Kind.WORD, Kind.TEXT) for t in tokens) and all(_plain(t) for t in tokens)
+    return Reading(tuple(values), words, letter, signature, wordy, textual, None if values else fault)
+
+
+def _plain(token: Token) -> bool:
+    return token.kind in (Kind.WORD, Kind.TEXT, Kind.NUMBER) or token.text in _TEXT_MARKS
 
 
 def _trimmed(tokens: tuple[Token, ...]) -> tuple[Token, ...]:

@@ -84,14 +84,19 @@ def stated_value(value: Value) -> Value | None:
     """The value that an equation states where the other side has no equation: also that of ``m + n = 5``."""
     if (named := named_value(value)) is not None:
         return named[1]
+    if isinstance(value, Relation) and is_arithmetic(value):
+        return value.operands[-1]  # "5 + 3 = 8" states 8.
     match value:
-        case Relation(operands, operators) if set(operators) == {"="} and all(map(_is_constant, operands)):
-            return operands[-1]  # "5 + 3 = 8" states 8.
         case Relation((Sum() as left, right), ("=",)) if _is_constant(right):
             numbers = any(isinstance(n, Number) and n.value != -1 for n in walk(left))
             return None if numbers else right
         case _:
             return None
+
+
+def is_arithmetic(value: Relation) -> bool:
+    """Whether an equation holds numbers only."""
+    return set(value.operators) == {"="} and all(map(_is_constant, value.operands))
 
 
 def _is_constant(value: Value) -> bool:
