@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,10 @@ from stepward.prm.evaluation.baselines import (
 from stepward.prm.evaluation.best_of_n import BestOfNResult, SamplePool, classes_by_test, evaluate_pools
 from stepward.prm.evaluation.intervals import Bootstrap, Measure
 from stepward.prm.evaluation.items import Item, Scores
-from stepward.prm.evaluation.processbench import (
-    ProcessBenchResult,
-    difference,
-    evaluate,
-    predict,
-    tune_threshold,
-)
+from stepward.prm.evaluation.processbench import difference, tune_threshold
 from stepward.prm.evaluation.readers.processbench import read_items
+from stepward.prm.evaluation.results import Results, score_run
+from stepward.prm.evaluation.results_folder import write_results
 from stepward.prm.evaluation.thresholds import Threshold
 from stepward.prm.models.load import load
 from stepward.prm.policy import Policy, RewardModel
@@ -39,28 +34,10 @@ from stepward.verifiers.answer import equivalent
 PASS_AT = (1, 2, 4, 8, 16, 32, 64)
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """What an evaluation found.
+def run_evaluation(config: EvaluateConfig) -> Results:
+    """Score, choose the threshold on the other split, report, and write the results folder.
 
-    Attributes:
-        items: The reported solutions, with their scores by scorer in ``scores``.
-        results: The reward model's result first, then the baselines'.
-        over_best_baseline: F1 minus the best baseline's, paired; None without baselines.
-        best_baseline: Its name.
-        best_of_n: Best-of-N curves, or None without samples.
-    """
-
-    items: tuple[Item, ...]
-    scores: dict[str, tuple[Scores, ...]]
-    results: tuple[ProcessBenchResult, ...]
-    over_best_baseline: Measure | None
-    best_baseline: str | None
-    best_of_n: BestOfNResult | None
-
-
-def run_evaluation(config: EvaluateConfig) -> Evaluation:
-    """Score, choose the threshold on the other split, and report.
+    The reward model's run comes first, then the baselines'; ``differences`` holds its F1 minus each baseline's.
 
     Raises:
         InputError: A file that cannot be read, or splits that share problems.
@@ -75,25 +52,43 @@ def run_evaluation(config: EvaluateConfig) -> Evaluation:
         scorers[prm.name] = (_score(prm, tuning), _score(prm, items))
         if config.baseline_policy is not None:
             scorers |= _baselines(config.baseline_policy, prm, tuning, items)
-    predictions: dict[str, list[int | None]] = {}
-    results: list[ProcessBenchResult] = []
-    for name, (tuning_scores, scores) in scorers.items():
-        threshold = _threshold(config, tuning, tuning_scores)
-        predictions[name] = predict(scores, threshold)
-        results.append(
-            evaluate(items, predictions[name], scorer=name, threshold=threshold, bootstrap=bootstrap)
+    runs = [
+        score_run(items, scores, _threshold(config, tuning, tuned), scorer=name, bootstrap=bootstrap)
+        for name, (tuned, scores) in scorers.items()
+    ]
+    differences = {
+        f"{prm.name} - {run.result.scorer}": difference(
+            items, runs[0].predictions, run.predictions, bootstrap=bootstrap
         )
-    best = max(results[1:], key=lambda r: r.macro.f1.value or 0.0, default=None)
-    return Evaluation(
+        for run in runs[1:]
+    }
+    results = Results(
+        title=f"Evaluation of {prm.name}",
         items=tuple(items),
-        scores={name: tuple(scores) for name, (_, scores) in scorers.items()},
-        results=tuple(results),
-        over_best_baseline=None
-        if best is None
-        else difference(items, predictions[prm.name], predictions[best.scorer], bootstrap=bootstrap)["macro"],
-        best_baseline=best.scorer if best is not None else None,
-        best_of_n=_best_of_n(config, prm, bootstrap) if config.samples is not None else None,
+        runs=tuple(runs),
+        differences=differences,
+        best_of_n=(_best_of_n(config, prm, bootstrap),) if config.samples is not None else (),
+        manifest={
+            "prm": prm.name,
+            "weights": prm.description.training.get("dataset_fingerprint"),
+            "processbench": [path.name for path in config.processbench],
+            "threshold_from": config.threshold_from.name if config.threshold_from is not None else None,
+            "samples": config.samples.name if config.samples is not None else None,
+            "seed": config.seed,
+            "num_resamples": config.bootstrap,
+        },
     )
+    write_results(config.out, results)
+    return results
+
+
+def best_baseline(results: Results) -> tuple[str, Measure] | None:
+    """The baseline of highest F1 and how far the reward model is above it, or None without baselines."""
+    best = max(results.runs[1:], key=lambda run: run.result.macro.f1.value or 0.0, default=None)
+    if best is None:
+        return None
+    name = best.result.scorer
+    return name, results.differences[f"{results.runs[0].result.scorer} - {name}"]["macro"]
 
 
 def _threshold(config: EvaluateConfig, tuning: Sequence[Item], scores: Sequence[Scores]) -> Threshold:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stepward.flows.config import EvaluateConfig, LabelConfig, TrainConfig, parse
-from stepward.flows.evaluate import Evaluation, run_evaluation
+from stepward.flows.evaluate import best_baseline, run_evaluation
 from stepward.flows.label import Progress, Through, Watch, directly, label
 from stepward.flows.machine_checked import LabelQuality, audit, split_by_problem, write_processbench
 from stepward.flows.resumption import nothing_left
@@ -20,6 +20,7 @@ from stepward.flows.train import train
 from stepward.prm.dataset import open_dataset
 from stepward.prm.durable import write_durably
 from stepward.prm.errors import InputError
+from stepward.prm.evaluation.results import Results
 from stepward.training.discriminative import TrainResult
 
 T = TypeVar("T")
@@ -50,13 +51,13 @@ class Outcomes:
         labelled: What the labelling did, or None where it was found finished.
         labels: The labels against the exact truth.
         trained: The training run.
-        evaluation: The evaluation on the held-out solutions.
+        results: The evaluation on the held-out solutions.
     """
 
     labelled: Progress | None
     labels: LabelQuality
     trained: TrainResult
-    evaluation: Evaluation
+    results: Results
 
 
 async def quickstart(
@@ -95,8 +96,8 @@ async def quickstart(
     say("3. training the PRM")
     trained = await _stage(through, "train", lambda: _train(out, policy, seed))
     say("4. evaluating on the held-out solutions")
-    evaluation = await _stage(through, "evaluate", lambda: run_evaluation(_evaluation(out, policy, seed)))
-    outcomes = Outcomes(labelled, quality, trained, evaluation)
+    results = await _stage(through, "evaluate", lambda: run_evaluation(_evaluation(out, policy, seed)))
+    outcomes = Outcomes(labelled, quality, trained, results)
     write_durably(
         out / "summary.json", (json.dumps(figures(outcomes), indent=1, sort_keys=True) + "\n").encode()
     )
@@ -117,7 +118,7 @@ async def _heldout(
 ) -> None:
     samples = config.model_copy(
         update={
-            "problems": f"generator:{sizes.heldout_problems}?split=heldout&seed={seed}",
+            "problems": f"generator:{sizes.heldout_problems}?split=held_out&seed={seed}",
             "out": out / "heldout-samples",
             "num_solutions": sizes.heldout_samples,
             "allocation": "none",
@@ -174,22 +175,20 @@ async def _stage(through: Through, name: str, work: Callable[[], T]) -> T:
 
 def figures(outcomes: Outcomes) -> dict[str, object]:
     """The closing table's figures, for scripts."""
-    evaluation = outcomes.evaluation
-    curves = evaluation.best_of_n
-    largest = max((p.cut for p in curves.points), default=0) if curves is not None else 0
+    results = outcomes.results
+    over = best_baseline(results)
+    curves = results.best_of_n[0]
     return {
         "label_first_error_f1": outcomes.labels.first_error.f1.value,
         "right_answers_with_a_wrong_step": outcomes.labels.right_answer_wrong_step,
-        "processbench_f1": {r.scorer: asdict(r.macro.f1) for r in evaluation.results},
-        "best_baseline": evaluation.best_baseline,
-        "f1_over_best_baseline": asdict(evaluation.over_best_baseline)
-        if evaluation.over_best_baseline
-        else None,
-        "num_reported": len(evaluation.items),
+        "processbench_f1": {run.result.scorer: asdict(run.result.macro.f1) for run in results.runs},
+        "best_baseline": over[0] if over is not None else None,
+        "f1_over_best_baseline": asdict(over[1]) if over is not None else None,
+        "num_reported": len(results.items),
         "best_of_n": {
             p.method: {"accuracy": asdict(p.accuracy), "over_majority": asdict(p.over_majority)}
-            for p in (curves.points if curves is not None else ())
-            if p.cut == largest
+            for p in curves.points
+            if p.cut == max(curves.cuts)
         },
-        "pass_at": {str(k): asdict(m) for k, m in (curves.pass_at_k if curves is not None else {}).items()},
+        "pass_at": {str(k): asdict(m) for k, m in curves.pass_at_k.items()},
     }

@@ -6,9 +6,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from stepward.flows.evaluate import Evaluation
+from stepward.flows.evaluate import best_baseline
 from stepward.flows.quickstart import Outcomes
 from stepward.prm.evaluation.intervals import Measure
+from stepward.prm.evaluation.results import Results
 from stepward.training.discriminative import TrainResult
 
 
@@ -27,11 +28,11 @@ def closing_table(outcomes: Outcomes, out: Path) -> RenderableType:
         ("dataset", "labelled solutions and every rollout, Parquet (stepward show ...)"),
         ("heldout", "machine-checked solutions in ProcessBench's format"),
         ("prm", "the reward model, safetensors"),
-        ("evaluation", "results"),
+        ("evaluation", "report.html, results.json, predictions by item"),
         ("summary.json", "the figures of this table"),
     ):
         places.add_row(str(out / name), what)
-    return Group(made, Text(), evaluation_table(outcomes.evaluation), Text(), places)
+    return Group(made, Text(), evaluation_table(outcomes.results), Text(), places)
 
 
 def training_table(result: TrainResult) -> RenderableType:
@@ -45,31 +46,31 @@ def training_table(result: TrainResult) -> RenderableType:
     return Group(table, Text(result.training_rows.summary()))
 
 
-def evaluation_table(evaluation: Evaluation) -> RenderableType:
+def evaluation_table(results: Results) -> RenderableType:
     """ProcessBench figures by scorer, and best-of-N by method."""
     parts: list[RenderableType] = []
-    if evaluation.results:
+    if results.runs:
         table = Table(
-            title=f"First wrong step on {len(evaluation.items):,} solutions, threshold from another split",
+            title=f"First wrong step on {len(results.items):,} solutions, threshold from another split",
             title_justify="left",
             box=None,
         )
         for heading in ("scorer", "on erroneous", "on correct", "F1 (95 %)"):
             table.add_column(heading, justify="left" if heading == "scorer" else "right")
-        for result in evaluation.results:
-            macro = result.macro
+        for run in results.runs:
+            macro = run.result.macro
             table.add_row(
-                result.scorer,
+                Text(run.result.scorer),
                 _percent(macro.error_accuracy),
                 _percent(macro.correct_accuracy),
                 _percent(macro.f1),
             )
         parts.append(table)
-        if evaluation.over_best_baseline is not None:
-            parts.append(Text(f"over {evaluation.best_baseline}: {_points(evaluation.over_best_baseline)}"))
-    curves = evaluation.best_of_n
-    if curves is not None:
-        largest = max(p.cut for p in curves.points)
+        over = best_baseline(results)
+        if over is not None:
+            parts.append(Text(f"over the best baseline, {over[0]}: {_points(over[1])}"))
+    for curves in results.best_of_n:
+        largest = max(curves.cuts)
         table = Table(
             title=f"Final answers of {curves.num_problems:,} problems, {largest} samples each",
             title_justify="left",
@@ -82,7 +83,7 @@ def evaluation_table(evaluation: Evaluation) -> RenderableType:
         for point in curves.points:
             if point.cut == largest:
                 paired = "" if point.method == "majority" else _points(point.over_majority)
-                table.add_row(point.method, _percent(point.accuracy), paired)
+                table.add_row(Text(point.method), _percent(point.accuracy), paired)
         parts += [Text(), table]
     return Group(*parts)
 
@@ -93,6 +94,10 @@ def _percent(measure: Measure) -> str:
     if measure.low is None or measure.high is None:
         return f"{measure.value:.1%}"
     return f"{measure.value:.1%} [{measure.low:.1%}, {measure.high:.1%}]"
+
+
+def _short(measure: Measure) -> str:
+    return "undefined" if measure.value is None else f"{measure.value:.1%}"
 
 
 def _points(measure: Measure) -> str:
