@@ -61,8 +61,8 @@ def evaluation_table(results: Results) -> RenderableType:
             macro = run.result.macro
             table.add_row(
                 Text(run.result.scorer),
-                _percent(macro.error_accuracy),
-                _percent(macro.correct_accuracy),
+                _short(macro.error_accuracy),
+                _short(macro.correct_accuracy),
                 _percent(macro.f1),
             )
         parts.append(table)
