@@ -5,6 +5,7 @@ import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import polars as pl
@@ -16,7 +17,7 @@ from stepward.prm.evaluation.compare import compare_folders, read_summary, recom
 from stepward.prm.evaluation.errors import DifferentItemsError, EvaluationError
 from stepward.prm.evaluation.intervals import Bootstrap, Measure
 from stepward.prm.evaluation.items import Item
-from stepward.prm.evaluation.page import table
+from stepward.prm.evaluation.page import standalone, table
 from stepward.prm.evaluation.prmbench import PRMBenchItem, evaluate_prmbench
 from stepward.prm.evaluation.processbench import difference, oracle_sweep
 from stepward.prm.evaluation.q_alignment import Action, State, q_alignment
@@ -251,6 +252,13 @@ def test_plots_place_values_where_they_belong() -> None:
     assert dots[1][0] - dots[0][0] == pytest.approx(dots[2][0] - dots[1][0], abs=0.2)
     assert dots[0][1] - dots[1][1] == pytest.approx(dots[1][1] - dots[2][1], abs=0.2)
     assert dots[0][1] > dots[2][1]  # up is less in SVG
+
+
+def test_a_plot_can_stand_alone_as_a_file() -> None:
+    alone = standalone(interval_chart([("g", [("r", Measure(0.5, 0.4, 0.6))])], title="t", x_name="x"))
+    root = ElementTree.fromstring(alone)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "--c0" in alone
 
 
 def test_a_plot_refuses_what_it_cannot_tell_apart() -> None:

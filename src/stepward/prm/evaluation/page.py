@@ -65,6 +65,17 @@ def page(title: str, lead: str, blocks: Sequence[str]) -> str:
     )
 
 
+def standalone(svg: str) -> str:
+    """A plot of ``svg`` as a file of its own, for documents: the page's colours go into it."""
+    style = _STYLE.split("* {")[0] + "".join(
+        line for line in _STYLE.splitlines() if line.startswith(("svg", "."))
+    )
+    ground = '<rect width="100%" height="100%" fill="var(--ground)"/>'
+    head, rest = svg.split(">", 1)
+    style += "svg { font-family: sans-serif; }"
+    return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{style}</style>{ground}{rest}\n'
+
+
 def heading(words: str) -> str:
     """A section's heading."""
     return f"<h2>{escape(words)}</h2>"
