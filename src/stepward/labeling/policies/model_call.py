@@ -5,7 +5,6 @@ argument, sliding windows, layers that compute in float32 whatever the weights a
 really attends where it is told to.
 """
 
-import hashlib
 import inspect
 from pathlib import Path
 from typing import Any, cast
@@ -199,18 +198,6 @@ def load_causal_model(
     called = CausalModel(model, name)
     called.check()
     return called
-
-
-def content_revision(folder: Path) -> str:
-    """First 16 hex digits of SHA-256 over the weights and the configuration: the same for the same content."""
-    digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.safetensors"), folder / "config.json"]):
-        if path.is_file():
-            digest.update(path.name.encode() + b"\0")
-            with path.open("rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
-    return digest.hexdigest()[:16]
 
 
 class _Norm(torch.nn.Module):

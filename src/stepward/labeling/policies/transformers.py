@@ -2,18 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 from stepward.labeling.policies.admission import check_prefix, check_request
+from stepward.labeling.policies.checkpoints import locate_checkpoint
 from stepward.labeling.policies.decode_thread import DecodeThread
 from stepward.labeling.policies.decoding import Decoder, new_row
-from stepward.labeling.policies.model_call import CausalModel, content_revision, load_causal_model
+from stepward.labeling.policies.model_call import CausalModel, load_causal_model
 from stepward.prm.errors import ModelError
 from stepward.prm.policy import SampleRequest
 from stepward.prm.tokenizer import JsonTokenizer, load_tokenizer
 from stepward.prm.types import PolicyInfo, Prefix, Rollout, TokenIds
-
-_FILES = ("*.json", "*.safetensors", "*.jinja", "tokenizer*")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,40 +96,20 @@ def load_transformers(
         raise ModelError(
             f"loading {name}: {chosen!r} is no dtype; give float64, float32, bfloat16 or float16"
         )
-    folder, shown, commit = _located(name, revision)
-    tokenizer = load_tokenizer(folder)
-    model = load_causal_model(folder, name=shown, device=device, dtype=torch_dtype, exact=exact)
+    found = locate_checkpoint(name, revision)
+    tokenizer = load_tokenizer(found.folder)
+    model = load_causal_model(found.folder, name=found.name, device=device, dtype=torch_dtype, exact=exact)
     _check_vocabulary(tokenizer, model)
     decoder = Decoder(model, tokenizer, batch_size, prefix_cache_mib << 20)
     return TransformersPolicy(
-        info=PolicyInfo(name=shown, revision=commit or content_revision(folder), engine=engine),
+        info=PolicyInfo(name=found.name, revision=found.revision, engine=engine),
         tokenizer=tokenizer,
         context_length=model.context_length,
         deterministic=exact and model.device.type == "cpu",
-        folder=folder,
+        folder=found.folder,
         decoder=decoder,
-        _thread=DecodeThread(decoder, name=shown, num_threads=1 if exact else None),
+        _thread=DecodeThread(decoder, name=found.name, num_threads=1 if exact else None),
     )
-
-
-def _located(name: str | Path, revision: str | None) -> tuple[Path, str, str | None]:
-    """(folder, what rows call it, commit or None). A folder's path never reaches a row, only its name."""
-    folder = Path(name)
-    if folder.is_dir():
-        return folder, folder.resolve().name, None
-    if isinstance(name, Path) or name.count("/") != 1 or name.startswith((".", "~")):
-        raise ModelError(f"loading {name}: there is no such folder, and it is no Hub id (owner/name)")
-    import huggingface_hub
-
-    download = cast(Any, huggingface_hub).snapshot_download
-    try:
-        found = Path(download(name, revision=revision, allow_patterns=list(_FILES)))
-    except Exception as fault:
-        raise ModelError(
-            f"loading {name}: the Hub did not give it ({type(fault).__name__}); check the id, the revision and "
-            "access, or give the folder of a downloaded checkpoint"
-        ) from fault
-    return found, name, found.name
 
 
 def _check_vocabulary(tokenizer: JsonTokenizer, model: CausalModel) -> None:

@@ -1,0 +1,253 @@
+"""Requests to one or several servers of the same model: kept alive, repeated on engine faults only.
+
+A fault is whatever may be the engine's own: no connection, a connection that breaks, half a response, a 5xx, a
+429, silence over the deadline. It is repeated with a jittered pause, on the next server where there is one; what
+is sent stays the same, the seed too. Any other answer is final.
+"""
+
+import asyncio
+import hashlib
+import json
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from stepward.prm.errors import EngineError
+
+if TYPE_CHECKING:
+    import httpx
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+# httpx looks through all connections of a client for every request, so a client gets few and there are many.
+_CONNECTIONS_A_CLIENT = 32
+_RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 507, 520, 522, 524, 529})
+_MOST_PAUSE_S = 30.0
+
+
+class EngineFault(Exception):
+    """One try failed in a way that may be the engine's own.
+
+    Args:
+        kind: A word for run metrics.
+        message: What came back.
+        wait_s: Shortest pause that the server asks for.
+    """
+
+    def __init__(self, kind: str, message: str, wait_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.kind, self.wait_s = kind, wait_s
+
+
+class RequestFailed(Exception):
+    """All tries of one request met engine faults.
+
+    Args:
+        message: The last fault.
+        alone: Whether other requests succeeded in the meantime, so that this one may be the poison.
+    """
+
+    def __init__(self, message: str, *, alone: bool) -> None:
+        super().__init__(message)
+        self.alone = alone
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a server engine did, for run metrics. Never in a row.
+
+    Attributes:
+        requests: Requests that were answered.
+        retries: Tries that met a fault.
+        prompt_tokens: Prompt tokens of answered requests.
+        cached_tokens: Those of them that the server says came from its prefix cache.
+        generated_tokens: Sampled tokens.
+        faults: Count of each kind of fault.
+    """
+
+    requests: int = 0
+    retries: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    faults: dict[str, int] = field(default_factory=dict[str, int])
+
+
+class HttpPool:
+    """Connections to servers of one model. Connections are opened by the first request.
+
+    Args:
+        base_urls: Such as ``http://127.0.0.1:8000/v1``; requests of one session prefer one of them, so that its
+            prefix cache holds their prompt.
+        api_key: Sent as a bearer token; never shown in a message.
+        max_in_flight: Most requests at once; more wait.
+        deadline_s: Longest wait for one answer.
+        most_tries: Tries a request, the first included.
+        pause_s: First pause between tries; doubled each time, jittered over its whole length.
+    """
+
+    def __init__(
+        self,
+        base_urls: Sequence[str],
+        *,
+        api_key: str | None = None,
+        max_in_flight: int = 512,
+        deadline_s: float = 600.0,
+        most_tries: int = 5,
+        pause_s: float = 0.5,
+    ) -> None:
+        self.base_urls = tuple(url.rstrip("/") for url in base_urls)
+        self.usage = Usage()
+        self._api_key = api_key
+        self._max_in_flight = max_in_flight
+        self._deadline_s = deadline_s
+        self._most_tries = most_tries
+        self._pause_s = pause_s
+        self._gate: asyncio.Semaphore | None = None
+        self._clients: list[httpx.AsyncClient] = []
+        self._next_client = 0
+        self._closed = False
+        self._jitter = random.Random()
+
+    async def post(self, path: str, body: Json, read: Callable[[Json], T], *, session: str, what: str) -> T:
+        """Send a request and give back what ``read`` makes of the answer's JSON object.
+
+        Args:
+            path: Below the base URL, such as ``/completions``.
+            body: The request.
+            read: Reads an answer; may raise EngineFault, which is repeated like a broken connection.
+            session: Requests of one session share a prompt; sent as ``x-session-id``.
+            what: Begins an error's message.
+
+        Raises:
+            RequestFailed: Every try met an engine fault.
+            EngineError: The answer is final: a wrong key, URL or model, or a request that the server refuses.
+        """
+        if self._closed:
+            raise EngineError(f"{what}: the engine was closed; load the policy again")
+        if self._gate is None:
+            self._gate = asyncio.Semaphore(self._max_in_flight)
+        payload = json.dumps(body, separators=(",", ":")).encode()
+        order = self._order(session)
+        answered_before = self.usage.requests
+        fault = ""
+        async with self._gate:
+            for attempt in range(self._most_tries):
+                url = order[attempt % len(order)] + path
+                try:
+                    answer = read(await self._try(url, payload, session, what))
+                    self.usage.requests += 1
+                    return answer
+                except EngineFault as raised:
+                    fault = f"{raised} (from {shown_url(url)})"
+                    self.usage.retries += 1
+                    self.usage.faults[raised.kind] = self.usage.faults.get(raised.kind, 0) + 1
+                    if attempt + 1 < self._most_tries:
+                        await asyncio.sleep(self._pause(attempt, raised.wait_s))
+        raise RequestFailed(
+            f"{what}: {fault}, after {self._most_tries} tries", alone=self.usage.requests > answered_before
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._closed = True
+        clients, self._clients = self._clients, []
+        for client in clients:
+            await client.aclose()
+
+    def _order(self, session: str) -> list[str]:
+        """All servers, the session's own first: rendezvous hashing, so that a lost server moves only its sessions."""
+        if len(self.base_urls) == 1:
+            return list(self.base_urls)
+        return sorted(self.base_urls, key=lambda url: hashlib.blake2b(f"{url}\0{session}".encode()).digest())
+
+    def _pause(self, attempt: int, wait_s: float) -> float:
+        return min(_MOST_PAUSE_S, max(wait_s, self._jitter.uniform(0, self._pause_s * 2**attempt)))
+
+    def _client(self) -> "httpx.AsyncClient":
+        import httpx
+
+        if not self._clients:
+            count = -(-self._max_in_flight // _CONNECTIONS_A_CLIENT)
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=_CONNECTIONS_A_CLIENT)
+            headers = {"content-type": "application/json"}
+            if self._api_key:
+                headers["authorization"] = f"Bearer {self._api_key}"
+            # One context for all: each would parse the certificates again. No proxy: engines are near.
+            context = httpx.create_ssl_context()
+            self._clients = [
+                httpx.AsyncClient(
+                    limits=limits, headers=headers, timeout=None, verify=context, trust_env=False
+                )
+                for _ in range(count)
+            ]
+        self._next_client = (self._next_client + 1) % len(self._clients)
+        return self._clients[self._next_client]
+
+    async def _try(self, url: str, payload: bytes, session: str, what: str) -> Json:
+        import httpx
+
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                response = await self._client().post(
+                    url, content=payload, headers={"x-session-id": _ascii(session)}
+                )
+        except TimeoutError as fault:
+            raise EngineFault("hung", f"no answer within {self._deadline_s:g} s") from fault
+        except httpx.InvalidURL as fault:
+            raise EngineError(f"{what}: {shown_url(url)} is no URL; give http://HOST:PORT/v1") from fault
+        except httpx.UnsupportedProtocol as fault:
+            raise EngineError(f"{what}: {shown_url(url)} must begin with http:// or https://") from fault
+        except httpx.ConnectError as fault:
+            raise EngineFault("connect", f"no connection: {fault}") from fault
+        except httpx.HTTPError as fault:
+            raise EngineFault("broken", f"the connection broke: {type(fault).__name__} {fault}") from fault
+        if response.status_code in _RETRIED_STATUS:
+            wait = response.headers.get("retry-after", "")
+            message = f"HTTP {response.status_code}: {self._message(response)}"
+            raise EngineFault(f"http_{response.status_code}", message, float(wait) if wait.isdigit() else 0.0)
+        if response.status_code != 200:
+            raise EngineError(
+                f"{what}: {_refusal(response.status_code, shown_url(url), self._message(response))}"
+            )
+        try:
+            answer = response.json()
+        except ValueError as fault:
+            raise EngineFault("broken", f"half a response or no JSON: {response.text[-80:]!r}") from fault
+        if not isinstance(answer, dict):
+            raise EngineFault("broken", f"the answer is no JSON object: {response.text[:80]!r}")
+        return cast(Json, answer)
+
+    def _message(self, response: "httpx.Response") -> str:
+        try:
+            body: Any = response.json()
+            inner: Any = body.get("error", body)
+            text = str(cast(Json, inner).get("message", "") if isinstance(inner, dict) else inner)
+        except (ValueError, AttributeError):
+            text = response.text
+        if self._api_key:
+            text = text.replace(self._api_key, "[key]")
+        return text[:300]
+
+
+def _refusal(status: int, url: str, message: str) -> str:
+    if status in (401, 403):
+        return f"{url} refuses the key (HTTP {status}): {message}; set the right api_key"
+    if status == 404:
+        return (
+            f"{url} does not know the path or the model (HTTP 404): {message}; check base URL and model name"
+        )
+    return f"{url} refuses the request (HTTP {status}): {message}"
+
+
+def shown_url(url: str) -> str:
+    """A URL without user and password."""
+    return re.sub(r"//[^/@]*@", "//", url)
+
+
+def _ascii(text: str) -> str:
+    """A header's value: problem ids can hold anything."""
+    return text if text.isascii() and text.isprintable() else hashlib.sha256(text.encode()).hexdigest()[:16]
