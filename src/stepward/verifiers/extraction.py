@@ -95,6 +95,8 @@ _NUMBER = re.compile(
     r"(?:\\d?frac\{-?\d{1,40}\}\{\d{1,40}\}|\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\s?/\s?\d+|\d*\.?\d+)"
     r"(?:\s?\\?%)?(?!\w|-[A-Za-z])"
 )
+_RESULT = re.compile(r"(?:=|>>|output\n)[ \t]*\$?(\d[\d,]*(?:\.\d+)?)(?![\d.,]*\d|[ \t]*[-+*/x×])")
+_LONGEST_SENTENCE = 400
 _NEXT_PROBLEM = re.compile(
     r"^[ \t#*]*(?:Question|Problem|Q|Human|User|Instruction|Exercise)(?:[ \t]*\d{1,4})?[ \t*]*:", re.M
 )
@@ -264,6 +266,8 @@ def _whole_text(text: str) -> FinalAnswer | None:
         return None
     if not re.search(r"\d|\\[a-zA-Z]|[=^$]", bare) and not re.fullmatch(r"[\w'()-]+\.?", bare):
         return None
+    if "boxed" in bare:
+        return None
     if _LEADING_WORD.match(bare) and ("$" in bare or "\\(" in bare):
         return None  # Words that lead to a formula: the formula is the answer.
     begin = text.index(bare)
@@ -284,7 +288,33 @@ def _last_guess(text: str, kind: CheckKind) -> FinalAnswer | None:
     formula = next(filter(_is_formula, reversed(list(_FORMULA.finditer(text)))), None)
     if formula and (not numbers or numbers[-1].start() < formula.end()):
         return FinalAnswer(formula[formula.lastindex or 0].strip(), FoundBy.LAST_FORMULA, formula.span())
-    return FinalAnswer(numbers[-1].group(), FoundBy.LAST_NUMBER, numbers[-1].span()) if numbers else None
+    if not numbers:
+        return None
+    number = _result_in_last_sentence(text, numbers)
+    return FinalAnswer(number.group(), FoundBy.LAST_NUMBER, number.span())
+
+
+def _result_in_last_sentence(text: str, numbers: list[re.Match[str]]) -> re.Match[str]:
+    """The last number, or that number of its sentence which the text computed last ("makes $42 in 6 hours")."""
+    last = numbers[-1]
+    ends = [
+        m.end() for m in _SENTENCE_END.finditer(text, max(0, last.start() - _LONGEST_SENTENCE), last.start())
+    ]
+    start = max([text.rfind("\n", 0, last.start()) + 1, *ends])
+    results = [
+        m[1].replace(",", "")
+        for m in _RESULT.finditer(text, max(0, start - 20 * _LONGEST_SENTENCE), last.end())
+    ]
+    if not results:
+        return last
+    value = results[-1].rstrip("0").rstrip(".") if "." in results[-1] else results[-1]
+    for number in reversed(numbers[-8:]):
+        if number.start() < start:
+            break
+        shown = number.group().lstrip("$€£").replace(",", "")
+        if (shown.rstrip("0").rstrip(".") if "." in shown else shown) == value:
+            return number
+    return last
 
 
 def _is_formula(found: re.Match[str]) -> bool:

@@ -47,6 +47,7 @@ from stepward.verifiers.answers.relations import (
     stated_value,
 )
 from stepward.verifiers.answers.scalars import same_number, same_scalar
+from stepward.verifiers.answers.units import UNIT_LETTERS
 
 MAX_COMPARED_ITEMS = 60
 _ELLIPSIS = Symbol("\\ldots")
@@ -118,7 +119,7 @@ def _only_letter(reading: Reading) -> bool:
 
 
 def _any_reading(left: Reading, right: Reading, tolerance: float | None) -> Finding:
-    """Equal where any two readings are; different where the likeliest are and none is open."""
+    """Equal where any two readings are; different where the likeliest are and no other leaves a doubt."""
     findings: list[Finding] = []
     for a in left.values:
         for b in right.values:
@@ -127,7 +128,8 @@ def _any_reading(left: Reading, right: Reading, tolerance: float | None) -> Find
                 return finding
             findings.append(finding)
     first = findings[0]
-    return first if not first.different else next((f for f in findings if not f.different), first)
+    doubts = (f for f in findings if f.reason is Reason.AMBIGUOUS)
+    return next(doubts, first) if first.different else first
 
 
 def _unread(left: Reading, right: Reading) -> Finding:
@@ -157,7 +159,8 @@ def same_value(gold: Value, answer: Value, tolerance: float | None = None) -> Fi
         if found is not None:
             return found
     if isinstance(gold, EXPRESSION_TYPES) and isinstance(answer, EXPRESSION_TYPES):
-        return same_scalar(gold, answer, tolerance)
+        found = same_scalar(gold, answer, tolerance)
+        return ambiguous("a unit or a variable") if found.different and _unit_letter(gold, answer) else found
     if isinstance(gold, Quantity | Number | Product | Power) and isinstance(
         answer, Quantity | Number | Product | Power
     ):
@@ -175,6 +178,19 @@ def same_value(gold: Value, answer: Value, tolerance: float | None = None) -> Fi
     if isinstance(gold, BaseNumeral) or isinstance(answer, BaseNumeral):
         return _numerals_in_bases(gold, answer)
     return different("values of different kinds")
+
+
+def _unit_letter(gold: Expression, answer: Expression) -> bool:
+    """``2600g`` against ``2600``: the letter may be a unit that the other leaves out."""
+    for one, other in ((gold, answer), (answer, gold)):
+        match one, other:
+            case Product((Number(value), Symbol(name))), Number(bare) if (
+                name in UNIT_LETTERS and value == bare
+            ):
+                return True
+            case _:
+                pass
+    return False
 
 
 def _relations(gold: Value, answer: Value, tolerance: float | None) -> Finding | None:
@@ -374,6 +390,11 @@ def _colons(gold: Value, answer: Value) -> Finding:
             if proportional.equal and clock and other:
                 return ambiguous("equal as ratios, different as times")
             return proportional
+        case (Colon((Number(hour), Number(minute)), True), Number(value)) | (
+            Number(value),
+            Colon((Number(hour), Number(minute)), True),
+        ) if not minute and hour == value:
+            return ambiguous("an hour or a number")
         case Colon((a, b), _, ""), _ if isinstance(answer, EXPRESSION_TYPES) and not _is_zero(b):
             return same_scalar(quotient(a, b), answer)
         case _, Colon((a, b), _, "") if isinstance(gold, EXPRESSION_TYPES) and not _is_zero(b):

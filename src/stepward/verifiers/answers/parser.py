@@ -179,7 +179,8 @@ def _unit_begins(cursor: Cursor) -> bool:
         behind = cursor.peek(1)
         ends = behind.text in ("", ",", ";", "/", "^")
         return token.spaced and ends and is_unit_letter(token.text)
-    return is_unit_word(token.text, spaced=token.spaced)
+    rate = cursor.peek(1).text == "/" and cursor.peek(2).kind is Kind.WORD and len(cursor.peek(2).text) > 2
+    return rate or is_unit_word(token.text, spaced=token.spaced)
 
 
 def parse_sum(cursor: Cursor, atom: Atom) -> Value:
@@ -298,7 +299,11 @@ def _mixed_part(cursor: Cursor, before: Token, value: Value) -> bool:
         else:
             joined = "".join(digits[:2]) if digits and len(digits[0]) == 1 else digits[0] if digits else ""
             above, below = joined[:1], joined[1:].strip("{}")
-        return above.isdigit() and below.isdigit() and int(above[:50]) < int(below[:50])
+        if not above.isdigit() or not below.isdigit():
+            return False
+        if int(above[:50]) >= int(below[:50]):
+            raise Unreadable("a whole number beside an improper fraction: a sum or a product")
+        return True
     above, slash, below = cursor.peek(), cursor.peek(1), cursor.peek(2)
     fraction = above.kind is Kind.NUMBER and slash.text == "/" and below.kind is Kind.NUMBER
     return fraction and above.spaced and above.text.isdigit() and below.text.isdigit()
@@ -333,6 +338,8 @@ def _factor(cursor: Cursor, atom: Atom) -> Value:
     while True:
         if cursor.at("^"):
             cursor.take()
+            if _ordinal(cursor):
+                continue
             if degree := _degree(cursor):
                 value = Apply(degree, (expression(value),))
                 continue
@@ -363,6 +370,16 @@ def _degree(cursor: Cursor) -> str:
         cursor.position += 3
         return "degree"
     return ""
+
+
+def _ordinal(cursor: Cursor) -> bool:
+    r"""Takes ``\text{th}`` behind a caret, and says so."""
+    braced = cursor.at("{")
+    token = cursor.peek(1 if braced else 0)
+    if token.kind not in (Kind.TEXT, Kind.WORD) or token.text.strip() not in ("th", "st", "nd", "rd"):
+        return False
+    cursor.position += 3 if braced else 1
+    return True
 
 
 def _exponent(cursor: Cursor, atom: Atom) -> Expression:

@@ -205,10 +205,11 @@ def _is_sentence(tokens: tuple[Token, ...]) -> bool:
 def _candidates(tokens: tuple[Token, ...], behind: tuple[Token, ...]) -> list[tuple[tuple[Token, ...], bool]]:
     """Lists of tokens to parse, each with or without words as units."""
     found = [(tokens, True)]
+    if any(t.grouped for t in tokens):
+        inside = any(t.text in ("(", "[", "\\{") for t in tokens)  # "(12,102)" is a pair.
+        found.insert(0 if inside else 1, (_ungrouped(tokens), True))
     if any(t.kind is Kind.WORD and 1 <= len(t.text) <= 4 and t.text not in FUNCTIONS for t in tokens):
         found.append((tokens, False))
-    if any(t.grouped for t in tokens):
-        found.append((_ungrouped(tokens), True))
     if behind:
         found.append((_trimmed(behind), True))
     if len(tokens) == 3 and tokens[1].text == "," and not tokens[-1].spaced:

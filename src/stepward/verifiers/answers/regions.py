@@ -79,10 +79,8 @@ def pieces(value: Value) -> list[Piece]:
             high, EXPRESSION_TYPES
         ):
             return _merged([_piece(low, high, True, True)])
-        case Items(Brackets.SET, items):
+        case Items(_, items) if all(isinstance(i, EXPRESSION_TYPES) for i in items):
             points = [_constant(i) for i in items if isinstance(i, EXPRESSION_TYPES)]
-            if len(points) != len(items):
-                raise Unreadable("a set of more than numbers")
             return _merged([Piece(p, p, True, True) for p in points])
         case Items(Brackets.BARE, items):
             parts = [pieces(i) for i in items]

@@ -33,6 +33,8 @@ from stepward.verifiers.answers.numeric import Point, close, evaluate, needs_int
 
 ENOUGH_DIGITS = 6
 FEWEST_DIGITS = 2
+FLOAT_DIGITS = 12
+SHORT_DECIMALS = 4
 _POINTS = 4
 _ELLIPSIS = Symbol("\\ldots")
 
@@ -67,6 +69,8 @@ def same_number(gold: Number, answer: Number, tolerance: float | None = None) ->
     if tolerance is not None:
         near = abs(gold.value - answer.value) <= Fraction(tolerance) * abs(gold.value)
         return equal(f"within {tolerance:g}") if near else DIFFERENT
+    if _float_noise(gold, answer):
+        return equal("equal but for the last digits of a float")
     if gold.decimals is None and gold.value.denominator == 1:
         return DIFFERENT  # A whole number is exact.
     if answer.decimals is not None and (gold.decimals is None or gold.decimals > answer.decimals):
@@ -89,6 +93,15 @@ def _claims(decimal: Number, exact: Fraction, lenient: bool) -> Finding:
     if digits < FEWEST_DIGITS:
         return different("a rounding to one digit")
     return ambiguous(f"a rounding to {digits} significant digits")
+
+
+def _float_noise(gold: Number, answer: Number) -> bool:
+    """An answer of twelve or more digits that came out of floating-point arithmetic; the gold is exact or short."""
+    if answer.decimals is None or significant(answer.value, answer.decimals) < FLOAT_DIGITS or not gold.value:
+        return False
+    if gold.decimals is not None and gold.decimals > SHORT_DECIMALS:
+        return False
+    return abs(answer.value - gold.value) < abs(gold.value) * Fraction(1, 10**10)
 
 
 def significant(value: Fraction, places: int) -> int:
@@ -114,10 +127,12 @@ def _rounded(gold: Expression, answer: Expression) -> Finding:
     except Unreadable as fault:
         return unsupported(str(fault)) if fault.over_limit or "real" not in str(fault) else DIFFERENT
     places = decimal.decimals or 0
-    gap = abs(value - rational(decimal.value)) * 2 * 10**places
-    if gap > 1:
-        return DIFFERENT
+    gap = abs(value - rational(decimal.value))
     digits = significant(decimal.value, places)
+    if decimal is answer and digits >= FLOAT_DIGITS and gap < abs(value) * 1e-10:
+        return equal("equal but for the last digits of a float")
+    if gap * 2 * 10**places > 1:
+        return DIFFERENT
     if digits >= ENOUGH_DIGITS or (decimal is gold and digits > FEWEST_DIGITS):
         return equal(f"equal to the {digits} digits of the decimal")
     return ambiguous(f"a rounding to {digits} digits") if digits >= FEWEST_DIGITS else DIFFERENT

@@ -92,6 +92,7 @@ _TOKEN = re.compile(
     | (?P<command>\\[a-zA-Z]+\*?)
     | (?P<escape>\\[^a-zA-Z])
     | (?P<repeating>\d*\.\d*\\overline\s*(?:\{\s*\d+\s*\}|\d))
+    | (?P<ordinal>\d+(?:st|nd|rd|th)\b)
     | (?P<grouped>\d{1,3}(?:,\d{3})+(?![\d{])(?:\.\d+)?)
     | (?P<number>\d{1,3}(?:(?:\s*\{,\s*\}\s*|,\\!\s*|\\,\s*|\\!,\s*|,\s*\\!\s*)\d{3})+(?!\d)(?:\.\d+)?
                 |\d+(?:\.\d+)?|\.\d+)
@@ -100,6 +101,7 @@ _TOKEN = re.compile(
     """,
     re.X,
 )
+_DOUBLED = re.compile(r"\\\\(?=[a-zA-Z{}%$])")  # A text that was escaped once too often.
 _BRACE = re.compile(r"\\.|[{}]", re.S)
 
 
@@ -112,6 +114,8 @@ def tokenize(text: str) -> tuple[Token, ...]:
     if len(text) > MAX_CHARS:
         raise Unreadable(f"{len(text)} characters; at most {MAX_CHARS} are read", over_limit=True)
     text = text.translate(_TRANSLATION)
+    if "\\\\" in text and "\\begin" not in text:
+        text = _DOUBLED.sub(r"\\", text)
     tokens: list[Token] = []
     position, spaced = 0, False
     while position < len(text):
@@ -137,6 +141,8 @@ def tokenize(text: str) -> tuple[Token, ...]:
                     continue
             case "grouped":
                 made = Token(Kind.NUMBER, content.replace(",", ""), grouped=True)
+            case "ordinal":
+                made = Token(Kind.NUMBER, content[:-2])
             case "number":
                 made = Token(Kind.NUMBER, re.sub(r"[^\d.]", "", content))
             case "repeating":

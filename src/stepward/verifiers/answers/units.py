@@ -41,6 +41,7 @@ _UNITS: dict[str, tuple[Fraction, str]] = {
     for words, factor in rows.items()
     for word in words.split()
 }
+UNIT_LETTERS = frozenset("mgshlLNJWVAKCF")
 _SINGLE_LETTERS = frozenset("mgshlL")
 _POWER_WORDS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cubed": 3, "cu": 3}
 _WORD = re.compile(r"[^\W\d_]+|[%$€£¢°]|\^\s*\{?\s*(-?\d)\s*\}?|/|²|³")
