@@ -280,7 +280,7 @@ def examine(job: dict[str, Any]) -> dict[str, Any]:
             = any that the program defines).
 
     Returns:
-        As ``run_tests``, and ``wall_s``, ``cpu_s``, ``waited_s``; ``result`` may also be timeout or killed.
+        As ``run_tests``, and ``wall_s``, ``cpu_s``, ``waited_s``, ``peak_bytes``; ``result`` may also be timeout or killed.
     """
     null = os.open("/dev/null", os.O_RDWR) if os.path.exists("/dev/null") else os.memfd_create("null")
     report = os.memfd_create("report")
@@ -332,6 +332,7 @@ def examine(job: dict[str, Any]) -> dict[str, Any]:
         "wall_s": exam.wall_s,
         "cpu_s": exam.cpu_s + program.cpu_s,
         "waited_s": exam.waited_s + program.waited_s,
+        "peak_bytes": exam.peak_bytes + program.peak_bytes,
     }
 
 

@@ -45,6 +45,7 @@ class Ended:
         wall_s: Wall seconds.
         cpu_s: CPU seconds.
         waited_s: Seconds it was ready to run and no processor was free (Linux schedstat).
+        peak_bytes: Largest resident size.
     """
 
     status: int
@@ -52,6 +53,7 @@ class Ended:
     wall_s: float
     cpu_s: float
     waited_s: float
+    peak_bytes: int
 
 
 def execute(
@@ -67,7 +69,7 @@ def execute(
 
     Returns:
         ``status`` (ok, error, timeout, killed), ``cause`` in words where it is not ok, ``stdout``, ``stderr``,
-        ``wall_s``, ``cpu_s``, ``waited_s``.
+        ``wall_s``, ``cpu_s``, ``waited_s``, ``peak_bytes``.
     """
     files = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
     try:
@@ -88,6 +90,7 @@ def execute(
     return {
         "status": status, "cause": cause, "stdout": stdout, "stderr": stderr,
         "wall_s": ended.wall_s, "cpu_s": ended.cpu_s, "waited_s": ended.waited_s,
+        "peak_bytes": ended.peak_bytes,
     }  # fmt: skip
 
 
@@ -151,6 +154,7 @@ def confine(job: dict[str, Any], files: Sequence[int]) -> None:
     else:
         assert _ruleset is not None
         os.chdir("/")
+        sys.path[:] = [p for p in sys.path if _is_readable(p, job["readable"])]
         confinement.restrict_to(_ruleset)
     for target, fd in enumerate([os.dup(fd) for fd in files]):
         os.dup2(fd, target)
@@ -160,10 +164,20 @@ def confine(job: dict[str, Any], files: Sequence[int]) -> None:
         cpu_s=math.ceil(job["timeout_s"]) + 1,
         file_bytes=job["output_bytes"],
     )
+    for name in [n for n in sys.modules if n.partition(".")[0] == "stepward"]:
+        del sys.modules[name]  # a program that imports it finds what is installed: nothing
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     confinement.drop_capabilities()
     confinement.install_seccomp()
+
+
+def _is_readable(folder: str, readable: Sequence[str]) -> bool:
+    """Whether modules can be imported from a folder under Landlock: others must be missing, not forbidden."""
+    if folder in readable:
+        return True
+    packages = folder.endswith(("site-packages", "dist-packages"))
+    return not packages and any(folder.startswith(f"{top}/") for top in readable)
 
 
 def wait(pid: int, began: float, deadline: float) -> Ended:
@@ -185,6 +199,7 @@ def wait(pid: int, began: float, deadline: float) -> Ended:
         wall_s=time.monotonic() - began,
         cpu_s=usage.ru_utime + usage.ru_stime,
         waited_s=waited_s,
+        peak_bytes=usage.ru_maxrss * 1024,
     )
 
 

@@ -45,6 +45,7 @@ class Run:
         cpu_s: CPU seconds.
         starved: It met its deadline while the machine was busy: running it again alone may end otherwise.
         mode: What confined it.
+        peak_bytes: Largest resident size; of an examination, that of both processes together.
     """
 
     status: str
@@ -55,6 +56,7 @@ class Run:
     cpu_s: float
     starved: bool
     mode: Mode
+    peak_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class Examination:
         cpu_s: CPU seconds.
         starved: As in ``Run``.
         mode: What confined it.
+        peak_bytes: Largest resident size; of an examination, that of both processes together.
     """
 
     result: str
@@ -99,6 +102,7 @@ class Examination:
     cpu_s: float
     starved: bool
     mode: Mode
+    peak_bytes: int = 0
 
 
 def _starved(found: dict[str, Any], timeout_s: float, timed_out: bool) -> bool:
@@ -122,6 +126,7 @@ def run_of(result: CallResult, mode: Mode, timeout_s: float) -> Run:
         cpu_s=found["cpu_s"],
         starved=_starved(found, timeout_s, found["status"] == "timeout"),
         mode=mode,
+        peak_bytes=found["peak_bytes"],
     )
 
 
@@ -139,6 +144,7 @@ def examination_of(result: CallResult, mode: Mode, timeout_s: float) -> Examinat
         cpu_s=found["cpu_s"],
         starved=_starved(found, timeout_s, found["result"] == "timeout"),
         mode=mode,
+        peak_bytes=found["peak_bytes"],
     )
 
 
