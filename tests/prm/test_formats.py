@@ -120,6 +120,13 @@ def test_only_puts_every_other_field_to_its_default_once():
     assert only(row, FIELDS) == row
 
 
+@settings(max_examples=30, deadline=None)
+@given(contract_rows())
+def test_a_field_says_something_exactly_where_clearing_it_changes_the_row(row):
+    for name, field in FIELDS.items():
+        assert field.says(row) == (field.clear(row) != row), name
+
+
 def test_more_labels_than_steps_are_rejected_with_the_place_and_counted():
     # mukhal/ThinkPRM#4: 2 in, 1 kept, 1 rejected
     good = {"prompt": "p", "completions": ["Step1", "Step2"], "labels": [1, 0]}

@@ -53,10 +53,11 @@ def there_and_back(name: str, rows: list[LabeledSolution]) -> tuple[list[Labeled
     return again, out
 
 
-def seen(row: LabeledSolution, held: set[str]) -> str:
-    """What is compared: the fields that the format holds, and the labels up to the first error."""
-    kept = only(row, held)
-    return repr((kept.problem.text, kept.solution, [label.label for label in row.labels], row.first_error))
+def seen(row: LabeledSolution, *, with_id: bool = False) -> tuple[object, ...]:
+    """What is compared: texts, labels, first error, and the id where the format holds it."""
+    steps = tuple(step.text for step in row.solution.steps)
+    labels = tuple(label.label for label in row.labels)
+    return row.problem.text, steps, labels, row.first_error, row.solution.id if with_id else ""
 
 
 @pytest.mark.slow
@@ -71,7 +72,7 @@ def test_all_rows_of_prmbench_survive_trl_rows_or_are_named(data_dir):
         again, out = there_and_back("trl_stepwise", rows)
         assert sum(out.left_out.values()) == 0
         assert "steps after the first unknown label" not in out.lost
-        assert [seen(r, set()) for r in again] == [seen(r, set()) for r in rows]
+        assert [seen(r) for r in again] == [seen(r) for r in rows]
         assert set(out.lost) <= {
             "problem_id",
             "source",
@@ -116,7 +117,7 @@ def test_all_rows_of_the_step_sets_survive_or_are_named(data_dir):
             written += out.written
             not_expressible += sum(out.left_out.values())
             sayable = [r for r in rows if r.first_error is not None or all(s.label == 1 for s in r.labels)]
-            assert [seen(r, {"solution_id"}) for r in again] == [seen(r, {"solution_id"}) for r in sayable]
+            assert [seen(r, with_id=True) for r in again] == [seen(r, with_id=True) for r in sayable]
     assert total == 3440
     assert written + not_expressible + rejected == total
     # solutions judged unsound as a whole, of which nobody said which step is wrong

@@ -12,11 +12,14 @@ from stepward.prm.types import (
     Allocation,
     Check,
     Counts,
+    Estimate,
     FinishReason,
     LabeledSolution,
     LabelerInfo,
     Phase,
     PolicyInfo,
+    Step,
+    StepLabel,
 )
 
 NOBODY = PolicyInfo("unknown", "", "elsewhere")
@@ -25,9 +28,9 @@ NOBODY = PolicyInfo("unknown", "", "elsewhere")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field that a format may hold or not: how to look at it and how to put it to its default."""
+    """A field that a format may hold or not: whether a row says something there, and the row without it."""
 
-    see: Callable[[LabeledSolution], Any]
+    says: Callable[[LabeledSolution], bool]
     clear: Callable[[LabeledSolution], LabeledSolution]
 
 
@@ -72,41 +75,58 @@ def _unlabelled(row: LabeledSolution) -> LabeledSolution:
     return replace(row, labels=tuple(replace(label, label=None) for label in row.labels), first_error=None)
 
 
+def _in_step(see: Callable[[Step], Any]) -> Callable[[LabeledSolution], bool]:
+    return lambda row: any(see(step) for step in row.solution.steps)
+
+
+def _in_label(see: Callable[[StepLabel], Any]) -> Callable[[LabeledSolution], bool]:
+    return lambda row: any(see(label) for label in row.labels)
+
+
+def _in_prefix(see: Callable[[Estimate], Any]) -> Callable[[LabeledSolution], bool]:
+    return lambda row: any(see(estimate) for estimate in row.prefixes)
+
+
+_NO_CHECK, _NO_COUNTS, _NO_LABELER = Check(), Counts(), LabelerInfo("", "", "")
+
 FIELDS: dict[str, Field] = {
-    "problem_id": Field(lambda r: r.problem.id, _no_ids),
-    "messages": Field(lambda r: r.problem.statement, _plain),
-    "answers": Field(lambda r: r.problem.answers, _problem(answers=())),
-    "check": Field(lambda r: r.problem.check, _problem(check=Check())),
-    "source": Field(lambda r: r.problem.source, _problem(source="")),
-    "licence": Field(lambda r: r.problem.licence, _problem(licence="")),
-    "solution_id": Field(lambda r: r.solution.id, _solution(id="")),
-    "solution_seed": Field(lambda r: r.solution.seed, _solution(seed=0)),
-    "ids_from": Field(lambda r: r.solution.ids_from, _solution(ids_from="encoded")),
-    "outcome": Field(lambda r: r.solution.outcome, _solution(outcome=None)),
-    "final_answer": Field(lambda r: r.solution.final_answer, _solution(final_answer=None)),
-    "finish_reason": Field(lambda r: r.solution.finish_reason, _solution(finish_reason=FinishReason.STOP)),
-    "token_ids": Field(lambda r: [s.token_ids for s in r.solution.steps], _steps(token_ids=())),
-    "token_logprobs": Field(
-        lambda r: [s.token_logprobs for s in r.solution.steps], _steps(token_logprobs=())
+    "problem_id": Field(lambda r: bool(r.problem.id), _no_ids),
+    "messages": Field(lambda r: not isinstance(r.problem.statement, str), _plain),
+    "answers": Field(lambda r: bool(r.problem.answers), _problem(answers=())),
+    "check": Field(lambda r: r.problem.check != _NO_CHECK, _problem(check=_NO_CHECK)),
+    "source": Field(lambda r: bool(r.problem.source), _problem(source="")),
+    "licence": Field(lambda r: bool(r.problem.licence), _problem(licence="")),
+    "solution_id": Field(lambda r: bool(r.solution.id), _solution(id="")),
+    "solution_seed": Field(lambda r: bool(r.solution.seed), _solution(seed=0)),
+    "ids_from": Field(lambda r: r.solution.ids_from != "encoded", _solution(ids_from="encoded")),
+    "outcome": Field(lambda r: r.solution.outcome is not None, _solution(outcome=None)),
+    "final_answer": Field(lambda r: r.solution.final_answer is not None, _solution(final_answer=None)),
+    "finish_reason": Field(
+        lambda r: r.solution.finish_reason is not FinishReason.STOP,
+        _solution(finish_reason=FinishReason.STOP),
     ),
-    "phase": Field(lambda r: [s.phase for s in r.solution.steps], _steps(phase=Phase.ANSWER)),
-    "label": Field(lambda r: ([s.label for s in r.labels], r.first_error), _unlabelled),
-    "decided_by": Field(lambda r: [s.decided_by for s in r.labels], _labels(decided_by="")),
-    "p_first_error": Field(lambda r: [s.p_first_error for s in r.labels], _labels(p_first_error=None)),
-    "verdicts": Field(lambda r: [s.verdicts for s in r.labels], _labels(verdicts=())),
-    "rationale": Field(lambda r: [s.rationale for s in r.labels], _labels(rationale=None)),
-    "counts": Field(lambda r: [e.counts for e in r.prefixes], _prefixes(counts=Counts())),
-    "value": Field(lambda r: [e.value for e in r.prefixes], _prefixes(value=None)),
-    "interval": Field(lambda r: [(e.low, e.high) for e in r.prefixes], _prefixes(low=None, high=None)),
-    "policy": Field(lambda r: r.policy, _row(policy=NOBODY)),
-    "completer": Field(lambda r: r.completer, _row(completer=NOBODY)),
-    "tokenizer_hash": Field(lambda r: r.tokenizer_hash, _row(tokenizer_hash="")),
-    "seed": Field(lambda r: r.seed, _row(seed=0)),
-    "allocation": Field(lambda r: r.allocation, _row(allocation=Allocation.FIXED_K)),
+    "token_ids": Field(_in_step(lambda s: s.token_ids), _steps(token_ids=())),
+    "token_logprobs": Field(_in_step(lambda s: s.token_logprobs), _steps(token_logprobs=())),
+    "phase": Field(_in_step(lambda s: s.phase is not Phase.ANSWER), _steps(phase=Phase.ANSWER)),
+    "label": Field(_in_label(lambda s: s.label is not None), _unlabelled),
+    "decided_by": Field(_in_label(lambda s: s.decided_by), _labels(decided_by="")),
+    "p_first_error": Field(_in_label(lambda s: s.p_first_error is not None), _labels(p_first_error=None)),
+    "verdicts": Field(_in_label(lambda s: s.verdicts), _labels(verdicts=())),
+    "rationale": Field(_in_label(lambda s: s.rationale is not None), _labels(rationale=None)),
+    "counts": Field(_in_prefix(lambda e: e.counts != _NO_COUNTS), _prefixes(counts=_NO_COUNTS)),
+    "value": Field(_in_prefix(lambda e: e.value is not None), _prefixes(value=None)),
+    "interval": Field(_in_prefix(lambda e: (e.low, e.high) != (None, None)), _prefixes(low=None, high=None)),
+    "policy": Field(lambda r: r.policy != NOBODY, _row(policy=NOBODY)),
+    "completer": Field(lambda r: r.completer != NOBODY, _row(completer=NOBODY)),
+    "tokenizer_hash": Field(lambda r: bool(r.tokenizer_hash), _row(tokenizer_hash="")),
+    "seed": Field(lambda r: bool(r.seed), _row(seed=0)),
+    "allocation": Field(
+        lambda r: r.allocation is not Allocation.FIXED_K, _row(allocation=Allocation.FIXED_K)
+    ),
     "tokens": Field(
-        lambda r: (r.prompt_tokens, r.generated_tokens), _row(prompt_tokens=0, generated_tokens=0)
+        lambda r: bool(r.prompt_tokens or r.generated_tokens), _row(prompt_tokens=0, generated_tokens=0)
     ),
-    "labeler": Field(lambda r: r.labeler, _row(labeler=LabelerInfo("", "", ""))),
+    "labeler": Field(lambda r: r.labeler != _NO_LABELER, _row(labeler=_NO_LABELER)),
 }
 """Fields by name. The statement as text and the step texts, apart from white space at their ends, are in every
 format that can be read."""
@@ -122,8 +142,4 @@ def only(row: LabeledSolution, held: Collection[str]) -> LabeledSolution:
 
 def lost(row: LabeledSolution, held: Collection[str]) -> list[str]:
     """Names of the fields that are not among ``held`` and say something in this row."""
-    return [
-        name
-        for name, field in FIELDS.items()
-        if name not in held and field.see(row) != field.see(field.clear(row))
-    ]
+    return [name for name, field in FIELDS.items() if name not in held and field.says(row)]
