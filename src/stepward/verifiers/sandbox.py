@@ -15,6 +15,7 @@ the calling process.
 
 import asyncio
 import json
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -149,7 +150,7 @@ class Sandbox:
             SandboxUnavailable: Nothing can confine it here.
         """
         mode, supervisor = self._start()
-        job = self._job(mode, timeout_s, program=program, tests=tests, entry_point=entry_point, setup=setup)
+        job = self._examination_job(mode, timeout_s, program, tests, entry_point, setup)
         result = supervisor.run(_EXAMINE, [job], wall_s=job["timeout_s"] + _GRACE_S, alone=alone)
         return examination_of(result, mode, job["timeout_s"])
 
@@ -165,7 +166,7 @@ class Sandbox:
     ) -> Examination:
         """``examine`` for an event loop."""
         mode, supervisor = await asyncio.to_thread(self._start)
-        job = self._job(mode, timeout_s, program=program, tests=tests, entry_point=entry_point, setup=setup)
+        job = self._examination_job(mode, timeout_s, program, tests, entry_point, setup)
         result = await supervisor.arun(_EXAMINE, [job], wall_s=job["timeout_s"] + _GRACE_S, alone=alone)
         return examination_of(result, mode, job["timeout_s"])
 
@@ -209,6 +210,13 @@ class Sandbox:
         limits = self.limits if timeout_s is None else replace(self.limits, timeout_s=timeout_s)
         return {**asdict(limits), "mode": mode.value, "readable": list(readable(self.modules)), **texts}
 
+    def _examination_job(
+        self, mode: Mode, timeout_s: float | None, program: str, tests: str, entry_point: str, setup: str
+    ) -> dict[str, Any]:
+        job = self._job(mode, timeout_s, program=program, entry_point=entry_point, setup=setup)
+        job["sealed"] = sandbox_exam.seal(tests, os.urandom(16))
+        return job
+
     def _start(self) -> tuple[Mode, Supervisor]:
         with self._lock:
             if self._started is None:
@@ -242,6 +250,7 @@ class Sandbox:
         limits = Limits(
             cpu_s=3600.0,  # the worker only waits; a job's own time is limited by its deadline
             memory_bytes=self.limits.memory_bytes + (64 << 20),
+            batch_calls=1,
             reply_bytes=12 * self.limits.output_bytes + (1 << 20),  # JSON writes a byte as up to six
         )
         return Supervisor(

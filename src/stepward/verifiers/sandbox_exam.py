@@ -12,13 +12,14 @@ a failure. Standard library only; imported inside the sandbox, see ``sandbox_job
 import builtins
 import collections
 import contextlib
+import hashlib
 import importlib
 import json
 import os
 import random
 import socket
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from stepward.verifiers import sandbox_job
@@ -47,6 +48,27 @@ _TEST_MODULES = (
     "string",
     "sys",
 )  # tests forget
+
+
+def seal(tests: str, key: bytes) -> list[str]:
+    """Tests that only the examiner opens: the worker, whose memory the program's process inherits, never does.
+
+    Returns:
+        The key and the text, hexadecimal: UTF-8 (lone surrogates kept) XOR a stream of SHAKE-256 of the key.
+    """
+    text = tests.encode("utf-8", "surrogatepass")
+    return [key.hex(), _stream(text, key).hex()]
+
+
+def unseal(sealed: Sequence[str]) -> str:
+    """The tests behind ``seal``."""
+    key, text = (bytes.fromhex(part) for part in sealed)
+    return _stream(text, key).decode("utf-8", "surrogatepass")
+
+
+def _stream(text: bytes, key: bytes) -> bytes:
+    stream = hashlib.shake_256(key).digest(len(text))
+    return (int.from_bytes(text, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(text), "big")
 
 
 class CandidateError(Exception):
@@ -276,11 +298,12 @@ def examine(job: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         job: As ``sandbox_job.execute``, and ``setup`` (source that both processes run first, such as imports
-            and helper functions), ``tests``, ``entry_point`` (the one function that the tests may call; empty
-            = any that the program defines).
+            and helper functions), ``sealed`` (the tests, see ``seal``), ``entry_point`` (the one function that
+            the tests may call; empty = any that the program defines).
 
     Returns:
-        As ``run_tests``, and ``wall_s``, ``cpu_s``, ``waited_s``, ``peak_bytes``; ``result`` may also be timeout or killed.
+        As ``run_tests``, and ``wall_s``, ``cpu_s``, ``waited_s``, ``peak_bytes``; ``result`` may also be
+        ``timeout`` or ``killed``.
     """
     null = os.open("/dev/null", os.O_RDWR) if os.path.exists("/dev/null") else os.memfd_create("null")
     report = os.memfd_create("report")
@@ -291,13 +314,15 @@ def examine(job: dict[str, Any]) -> dict[str, Any]:
 
     def examiner() -> int:
         fresh_streams()
-        found = run_tests(3, job["setup"], job["tests"], job["entry_point"])
+        found = run_tests(3, job["setup"], unseal(job["sealed"]), job["entry_point"])
         body = json.dumps(found).encode("ascii")
         write_all(4, body)
         return 0
 
     def candidate() -> int:
-        return answer_calls(3, job["setup"], job["program"])
+        setup, program = job["setup"], job["program"]
+        job.clear()  # the worker's frames are still there to be walked
+        return answer_calls(3, setup, program)
 
     deadline = began + job["timeout_s"]
     # Only the tests and the messages: both processes together stay near the memory of one.

@@ -80,7 +80,6 @@ class Call:
 
 
 _LENGTH = struct.Struct("<I")
-_CHUNK_CALLS = 32
 _CHUNK_CHARS = 1 << 20
 
 
@@ -221,7 +220,7 @@ def _open(
         return None
     calls: deque[Call] = deque()
     chars = 0
-    while todo and len(calls) < min(share, _CHUNK_CALLS) and chars < _CHUNK_CHARS:
+    while todo and len(calls) < min(share, todo[0].limits.batch_calls) and chars < _CHUNK_CHARS:
         calls.append(todo.popleft())
         chars += len(calls[-1].args)
     wall_s = calls[0].limits.wall_s

@@ -113,6 +113,7 @@ def serve(sock: socket.socket, module: Any, setup: dict[str, Any]) -> None:
             spent = time.process_time() - began
             grown = kind == "memory" or resident_bytes() - start > setup["growth_bytes"]
             sock.sendall(frame(f'[{index},"{kind}",{body},{spent:.6f},{int(grown)}]'))
+            del args, body  # what one call was told is not in memory while the next one runs
 
 
 def run_worker(sock: socket.socket, module: Any, setup: dict[str, Any], template: int) -> None:

@@ -29,6 +29,8 @@ class Limits:
         reply_bytes: Longest JSON text of a value.
         recycle_calls: A worker ends after this many calls.
         growth_bytes: A worker ends when its resident size has grown by this much.
+        batch_calls: Most calls that a worker is told of at a time. One, where a call must not see another's
+            arguments; more is faster.
     """
 
     cpu_s: float = 5.0
@@ -37,6 +39,7 @@ class Limits:
     reply_bytes: int = 16 << 20
     recycle_calls: int = 5_000
     growth_bytes: int = 128 << 20
+    batch_calls: int = 32
 
 
 @dataclass(frozen=True, slots=True)
