@@ -287,4 +287,4 @@ def _format(
     tokenizer = load_tokenizer(folder)
     found = None if marker is None else single_id(tokenizer, marker)
     limit = int(getattr(backbone.config, "max_position_embeddings", 0) or 0)
-    return FragmentFormat(tokenizer, layout, StepFormat(delimiter), found, limit)
+    return FragmentFormat(tokenizer, layout, StepFormat(delimiter), found, max_tokens=limit)

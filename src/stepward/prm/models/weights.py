@@ -64,8 +64,12 @@ def new_prm(
 
 def load_reference(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
     """A frozen causal language model for the surprisal input."""
-    reference = from_pretrained(AutoModelForCausalLM, folder, dtype=dtype)
-    return reference.eval().requires_grad_(False)
+    return load_causal_lm(folder, dtype).eval().requires_grad_(False)
+
+
+def load_causal_lm(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """A causal language model with all its weights."""
+    return from_pretrained(AutoModelForCausalLM, folder, dtype=dtype)
 
 
 def read_tensors(folder: Path, prefix: str = "") -> dict[str, Tensor]:
