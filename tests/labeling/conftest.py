@@ -7,13 +7,17 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama of 2 layers with grouped queries, a byte-level tokenizer of 300 ids and a context of 96."""
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM
+def tiny_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a byte-level tokenizer of 300 ids, for engines that need no weights; id 0 is the end token."""
+    folder = tmp_path_factory.mktemp("tokenizers") / "tiny"
+    folder.mkdir()
+    write_tokenizer(folder)
+    return folder
 
-    folder = tmp_path_factory.mktemp("checkpoints") / "tiny-llama"
+
+def write_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -24,9 +28,19 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         show_progress=False,
     )
     tokenizer.train_from_iterator(["so we add 12 and 30 and get 42.\n\nthe answer is 42\n"] * 3, trainer)
-    folder.mkdir()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>"}))
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of 2 layers with grouped queries, the tiny tokenizer and a context of 96."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("checkpoints") / "tiny-llama"
+    folder.mkdir()
+    write_tokenizer(folder)
     torch.manual_seed(5)
     config = LlamaConfig(
         vocab_size=300,

@@ -1,5 +1,6 @@
 """The embedded engine: the checkpoint that ships with Stepward, exact on every machine with a CPU."""
 
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def load_embedded(*, batch_size: int = 128, prefix_cache_mib: int = 256) -> Tran
             "loading the embedded policy: this installation has no embedded_checkpoint folder; install Stepward "
             "from a wheel or a full checkout"
         )
-    return load_transformers(
+    policy = load_transformers(
         folder, exact=True, batch_size=batch_size, prefix_cache_mib=prefix_cache_mib, engine="embedded"
     )
+    return replace(policy, info=replace(policy.info, name="stepward/embedded"))

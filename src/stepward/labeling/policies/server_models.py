@@ -52,8 +52,8 @@ def ask_servers(
         ):
             raise EngineError(
                 f"connecting to {shown_url(url)}: it serves {other.name} ({other.root}, context "
-                f"{other.context_length}) and {shown_url(base_urls[0])} serves {found[0].name} ({found[0].root}, context "
-                f"{found[0].context_length}); all servers of one policy must serve the same model"
+                f"{other.context_length}) and {shown_url(base_urls[0])} serves {found[0].name} ({found[0].root}, "
+                f"context {found[0].context_length}); all servers of one policy must serve the same model"
             )
     return found[0]
 
