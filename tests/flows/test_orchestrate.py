@@ -7,11 +7,11 @@ import pytest
 from stepward.flows.prefect_server import set_quiet_defaults
 from stepward.prm.errors import EngineError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect")]
 
 
 @pytest.fixture(scope="module")
-def _prefect():
+def prefect():
     set_quiet_defaults()
     from prefect.testing.utilities import prefect_test_harness
 
@@ -19,7 +19,7 @@ def _prefect():
         yield
 
 
-def test_what_a_flow_hands_to_through_becomes_a_task_and_its_result_comes_back(_prefect):
+def test_what_a_flow_hands_to_through_becomes_a_task_and_its_result_comes_back():
     from stepward.flows.orchestrate import as_flow
 
     done = []
@@ -37,7 +37,7 @@ def test_what_a_flow_hands_to_through_becomes_a_task_and_its_result_comes_back(_
     assert done == [0, 1, 2]
 
 
-def test_only_a_fault_of_the_engine_that_may_pass_is_tried_again(_prefect, monkeypatch):
+def test_only_a_fault_of_the_engine_that_may_pass_is_tried_again(monkeypatch):
     from stepward.flows import orchestrate
 
     monkeypatch.setattr(orchestrate, "_RETRY_DELAY_S", 0)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stepward.flows.cli.main import app
+from stepward.flows.cli.app import app, stoppable
 
 Opt = typer.Option
 
@@ -97,7 +97,7 @@ def _run(config: object, *, resume: bool, overwrite: bool, no_prefect: bool) -> 
     from stepward.flows.orchestrate import run_label
     from stepward.flows.progress import LabelBar, summary
 
-    with LabelBar() as bar:
+    with stoppable(), LabelBar() as bar:
         progress = asyncio.run(
             run_label(config, resume=resume, overwrite=overwrite, watch=bar.update, server=server)
         )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stepward.flows.cli.main import app
+from stepward.flows.cli.app import app, stoppable
 
 
 @app.command()
@@ -28,7 +28,7 @@ def quickstart(
     from stepward.flows.tables import closing_table
 
     sizes = Sizes(label_problems=problems, heldout_problems=heldout)
-    with LabelBar() as bar:
+    with stoppable(), LabelBar() as bar:
         outcomes = asyncio.run(
             run_quickstart(
                 out,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stepward.flows.cli.main import app
+from stepward.flows.cli.app import app
 
 Opt = typer.Option
 
