@@ -47,7 +47,15 @@ def parse_atom(cursor: Cursor) -> Value:
     Raises:
         Unreadable: Nothing of the grammar starts here.
     """
-    token = cursor.peek()
+    bars = cursor.bars
+    cursor.enter()
+    cursor.bars = bars
+    value = _atom(cursor, cursor.peek())
+    cursor.leave(cursor.bars)
+    return value
+
+
+def _atom(cursor: Cursor, token: Token) -> Value:
     match token.kind:
         case Kind.NUMBER:
             cursor.take()

@@ -23,7 +23,7 @@ from stepward.verifiers.answers.expressions import (
 )
 
 MAX_TERMS = 400
-MAX_WORK = 60_000
+MAX_WORK = 20_000
 MAX_BITS = 150_000
 MAX_EXPANDED_POWER = 60
 _TRIAL_DIVISORS = 2_000

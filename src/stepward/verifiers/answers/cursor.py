@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from stepward.verifiers.answers.expressions import Unreadable
 from stepward.verifiers.answers.tokens import Kind, Token
 
-MAX_DEPTH = 32
+MAX_DEPTH = 48
+MAX_POSTFIXES = 6
 MAX_LETTERS = 4
 
 END = Token(Kind.MARK, "")

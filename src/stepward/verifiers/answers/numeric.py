@@ -26,6 +26,7 @@ DIGITS = 50
 MAX_MAGNITUDE = 2_000  # bits before or after the point
 MAX_INDEX_STEPS = 60
 MAX_NODES = 3_000
+MAX_WORK = 6_000
 
 _INTEGER_FUNCTIONS = frozenset({"gcd", "lcm", "mod", "floor", "ceil", "sum", "prod"})
 _local = threading.local()
@@ -45,6 +46,7 @@ class Point:
         self.integers = integers
         self.signed = signed
         self.bound: dict[str, Any] = {}
+        self.work = MAX_WORK
 
     def value(self, name: str) -> Any:
         """The value of a variable at this point."""
@@ -96,6 +98,7 @@ def evaluate(node: Expression, point: Point) -> Any:
     """
     if sum(1 for _ in walk(node)) > MAX_NODES:
         raise Unreadable("an expression with too many parts", over_limit=True)
+    point.work = MAX_WORK
     try:
         return _value(node, point, _context())
     except (ArithmeticError, ValueError, TypeError, OverflowError, NotImplementedError) as fault:
@@ -122,9 +125,14 @@ def _bounded(value: Any, context: Any) -> Any:
 
 
 def _value(node: Expression, point: Point, context: Any) -> Any:
+    point.work -= 1
+    if point.work < 0:
+        raise Unreadable("a value that needs too much work", over_limit=True)
     match node:
         case Number(value):
             return _bounded(context.mpf(value.numerator) / value.denominator, context)
+        case Symbol(name) if name in point.bound:
+            return point.bound[name]
         case Symbol("pi"):
             return +context.pi
         case Symbol("e"):

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-from stepward.verifiers.answers.cursor import Cursor
+from stepward.verifiers.answers.cursor import MAX_POSTFIXES, Cursor
 from stepward.verifiers.answers.expressions import (
     EXPRESSION_TYPES,
     ONE,
@@ -335,7 +335,7 @@ def _factor_begins(cursor: Cursor) -> bool:
 def _factor(cursor: Cursor, atom: Atom) -> Value:
     """An atom with its exponents, subscripts, factorials, percent and degree signs."""
     value = atom(cursor)
-    while True:
+    for _ in range(MAX_POSTFIXES):
         if cursor.at("^"):
             cursor.take()
             if _ordinal(cursor):
@@ -359,6 +359,7 @@ def _factor(cursor: Cursor, atom: Atom) -> Value:
             value = Apply("mod", (expression(value), _modulus(cursor, atom)))
         else:
             return value
+    raise Unreadable(f"more than {MAX_POSTFIXES} exponents and signs behind one value", over_limit=True)
 
 
 def _degree(cursor: Cursor) -> str:
