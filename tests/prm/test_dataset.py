@@ -380,6 +380,20 @@ def test_every_common_reader_opens_the_folder_as_it_is(tmp_path):
     assert rollouts[0]["logprobs"] == [-0.5, -0.25]
 
 
+def test_a_shard_without_rollouts_does_not_stop_the_datasets_reader(tmp_path):
+    import datasets
+
+    with ShardStore.create_or_resume(tmp_path / "d", MANIFEST) as store:
+        store.write_shard(0, [])
+        store.write_shard(1, [row(1)], [rollout(1)])
+        store.write_shard(2, [row(2)])
+        store.seal()
+    for table, count in (("solutions", 2), ("rollouts", 1)):
+        folder = str(tmp_path / "d" / table)
+        loaded = datasets.load_dataset(folder, split="train", cache_dir=str(tmp_path / "cache"))
+        assert len(loaded) == count
+
+
 def test_a_scan_of_chosen_columns_reads_only_those(tmp_path):
     make(tmp_path / "d")
     (batch,) = list(open_dataset(tmp_path / "d").batches(columns=["solution_id"], batch_rows=10))[:1]

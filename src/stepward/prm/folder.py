@@ -32,7 +32,7 @@ MANIFEST, PARTIAL, RUN_METRICS = "manifest.json", "manifest.partial.json", "run_
 CARD = "README.md"
 _RECEIPTS, _METRICS, _OPEN = "receipts", ".metrics", ".open"
 _FOLDERS = (*TABLES, _RECEIPTS, _METRICS, _OPEN)
-_OWN = frozenset({MANIFEST, PARTIAL, RUN_METRICS, CARD, LOCK_NAME, *_FOLDERS})
+_PLOTS = "plots"
 
 _METRICS_SCHEMA = pa.schema(
     [pa.field("shard", pa.int32()), pa.field("name", pa.string()), pa.field("value", pa.float64())]
@@ -68,13 +68,15 @@ def encode(table: pa.Table, file_format: str = "parquet") -> memoryview:
     sink = pa.BufferOutputStream()
     table = table.combine_chunks()
     if file_format == "parquet":
-        pq.write_table(
-            table, sink, version="2.6", compression="zstd", compression_level=1, row_group_size=1 << 16,
-            write_statistics=True, store_schema=True,
-        )  # fmt: skip
+        with pq.ParquetWriter(
+            sink, table.schema, version="2.6", compression="zstd", compression_level=1
+        ) as writer:
+            # A row group of no rows stops the `datasets` reader; a file without row groups does not.
+            if len(table):
+                writer.write_table(table, row_group_size=1 << 16)
     elif file_format == "arrow":
-        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
-        with pa.ipc.new_file(sink, table.schema, options=options) as writer:
+        ipc = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+        with pa.ipc.new_file(sink, table.schema, options=ipc) as writer:
             writer.write_table(table)
     else:
         raise StoreError(f"file format {file_format!r} is not known; choose parquet or arrow")
@@ -183,7 +185,7 @@ def _start_over(folder: Path, manifest: Manifest) -> None:
     _begin(folder, manifest)
     (folder / MANIFEST).unlink(missing_ok=True)
     sync_folder(folder)
-    for name in _FOLDERS:
+    for name in (*_FOLDERS, _PLOTS):
         if (folder / name).exists():
             shutil.rmtree(folder / name)
     for name in (RUN_METRICS, CARD):
