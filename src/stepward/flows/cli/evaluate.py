@@ -45,3 +45,54 @@ def evaluate(
     from stepward.flows.tables import evaluation_table
 
     Console().print(evaluation_table(run_evaluation(config)))
+
+
+@app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(help="Results folder")],
+    b: Annotated[Path, typer.Argument(help="Results folder")],
+    scorer_a: Annotated[str | None, Opt(help="A scorer of the first; its first by default")] = None,
+    scorer_b: Annotated[str | None, Opt(help="A scorer of the second")] = None,
+) -> None:
+    """Paired differences of two evaluations on the same items."""
+    from stepward.prm.evaluation.compare import compare_folders
+
+    found = compare_folders(a, b, scorer_a=scorer_a, scorer_b=scorer_b)
+    print(f"{found.a} minus {found.b}")
+    for subset, measure in found.f1.items():
+        print(f"  F1 {subset or 'all'}: {measure}")
+    print(
+        f"  both right {found.both_hit:,}, only the first {found.only_a:,}, only the second {found.only_b:,}"
+    )
+    for (method, cut_by, cut), measure in found.best_of_n.items():
+        print(f"  {method} at {cut} {cut_by}: {measure}")
+
+
+@app.command()
+def score(
+    prm: Annotated[str, typer.Argument(help="Reward model: folder or Hub id")],
+    solutions: Annotated[Path, typer.Argument(help="JSON lines with problem and steps")],
+    out: Annotated[Path | None, Opt(help="JSON lines to write; the screen by default")] = None,
+) -> None:
+    """P(step is right) for each step of each solution."""
+    import json
+
+    from stepward.prm.errors import ProblemFileError
+    from stepward.prm.models.load import load
+    from stepward.prm.problems import read_solutions
+
+    rows = list(read_solutions(solutions))
+    for row in rows:
+        if not row.problem or not row.steps:
+            raise ProblemFileError(
+                solutions, row.place.number, "a row to score needs problem and a list of steps"
+            )
+    scores = load(prm).score([row.problem or "" for row in rows], [row.steps for row in rows])
+    lines = [
+        json.dumps({"steps": list(r.steps), "scores": list(s)}, ensure_ascii=False)
+        for r, s in zip(rows, scores, strict=True)
+    ]
+    if out is None:
+        print("\n".join(lines))
+    else:
+        out.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -2,11 +2,11 @@
 
 import sys
 
-from stepward.flows.cli import evaluate, label, quickstart, show, train
+from stepward.flows.cli import data, evaluate, label, quickstart, show, train
 from stepward.flows.cli.app import app
 from stepward.prm.errors import StepwardError
 
-COMMANDS = (label, train, evaluate, show, quickstart)
+COMMANDS = (label, train, evaluate, show, data, quickstart)
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""``stepward view``: a local page to browse labelled solutions and evaluated items."""
