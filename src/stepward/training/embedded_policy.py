@@ -37,12 +37,12 @@ def train_embedded(
     out: Path,
     *,
     seed: int = 0,
-    steps: int = 1500,
+    steps: int = 2400,
     batch_size: int = 32,
     peak_lr: float = 2e-2,
-    num_problems: int = 60_000,
-    drill_share: float = 0.15,
-    vocab_size: int = 768,
+    num_problems: int = 40_000,
+    drill_share: float = 0.12,
+    vocab_size: int = 1024,
     report: "Any | None" = None,
 ) -> dict[str, float]:
     """Train the embedded policy and write it as a Hugging Face checkpoint.
@@ -268,5 +268,12 @@ def _save(
     )
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
+    # The class name that transformers 4 and 5 both know.
+    config_file = out / "tokenizer_config.json"
+    config = json.loads(config_file.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    config.pop("backend", None)
+    config_file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    for file in out.iterdir():
+        file.chmod(0o644)
     made_by = {"script": "stepward.training.embedded_policy", "script_version": SCRIPT_VERSION}
     (out / "provenance.json").write_text(json.dumps({**made_by, **provenance}, indent=2) + "\n")
