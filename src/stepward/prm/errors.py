@@ -11,6 +11,7 @@
     ├── EngineError         a rollout engine failed; ``retryable`` says whether asking again can help
     │   └── ReplayExhausted     a log of rollouts has no undrawn rollout left at a prefix
     ├── StoreError          the dataset folder: another run's, locked, cut, or edited
+    ├── PublishError        the Hub refused or an upload broke; calling again goes on where it stopped
     └── BudgetSpent         a token or time budget ended the run at a problem boundary (not a fault)
 
 A message says what was being done, the offending value and its id, what would be accepted, and what to do
@@ -79,6 +80,10 @@ class ReplayExhausted(EngineError):
 
 class StoreError(StepwardError):
     """The dataset folder belongs to another run, is locked, or a shard was cut or edited."""
+
+
+class PublishError(StepwardError):
+    """A check forbids publishing, the Hub refused, or an upload broke. Calling again goes on where it stopped."""
 
 
 class BudgetSpent(StepwardError):
