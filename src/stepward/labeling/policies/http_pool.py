@@ -12,18 +12,14 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from stepward.labeling.policies.http_client import BrokenConnection, HttpClient, Response, parse_target
 from stepward.prm.errors import EngineError
-
-if TYPE_CHECKING:
-    import httpx
 
 Json = dict[str, Any]
 T = TypeVar("T")
 
-# httpx looks through all connections of a client for every request, so a client gets few and there are many.
-_CONNECTIONS_A_CLIENT = 32
 _RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 507, 520, 522, 524, 529})
 _MOST_PAUSE_S = 30.0
 
@@ -107,8 +103,7 @@ class HttpPool:
         self._most_tries = most_tries
         self._pause_s = pause_s
         self._gate: asyncio.Semaphore | None = None
-        self._clients: list[httpx.AsyncClient] = []
-        self._next_client = 0
+        self._clients: dict[str, HttpClient] = {}
         self._closed = False
         self._jitter = random.Random()
 
@@ -136,9 +131,9 @@ class HttpPool:
         fault = ""
         async with self._gate:
             for attempt in range(self._most_tries):
-                url = order[attempt % len(order)] + path
+                url = order[attempt % len(order)]
                 try:
-                    answer = read(await self._try(url, payload, session, what))
+                    answer = read(await self._try(url, path, payload, session, what))
                     self.usage.requests += 1
                     return answer
                 except EngineFault as raised:
@@ -154,9 +149,8 @@ class HttpPool:
     async def close(self) -> None:
         """Close all connections."""
         self._closed = True
-        clients, self._clients = self._clients, []
-        for client in clients:
-            await client.aclose()
+        for client in self._clients.values():
+            client.close()
 
     def _order(self, session: str) -> list[str]:
         """All servers, the session's own first: rendezvous hashing, so that a lost server moves only its sessions."""
@@ -167,67 +161,52 @@ class HttpPool:
     def _pause(self, attempt: int, wait_s: float) -> float:
         return min(_MOST_PAUSE_S, max(wait_s, self._jitter.uniform(0, self._pause_s * 2**attempt)))
 
-    def _client(self) -> "httpx.AsyncClient":
-        import httpx
-
-        if not self._clients:
-            count = -(-self._max_in_flight // _CONNECTIONS_A_CLIENT)
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=_CONNECTIONS_A_CLIENT)
-            headers = {"content-type": "application/json"}
+    def _client(self, url: str, what: str) -> HttpClient:
+        if url not in self._clients:
+            headers = {"content-type": "application/json", "accept": "application/json"}
             if self._api_key:
                 headers["authorization"] = f"Bearer {self._api_key}"
-            # One context for all: each would parse the certificates again. No proxy: engines are near.
-            context = httpx.create_ssl_context()
-            self._clients = [
-                httpx.AsyncClient(
-                    limits=limits, headers=headers, timeout=None, verify=context, trust_env=False
-                )
-                for _ in range(count)
-            ]
-        self._next_client = (self._next_client + 1) % len(self._clients)
-        return self._clients[self._next_client]
+            try:
+                target = parse_target(url)
+            except ValueError as fault:
+                raise EngineError(f"{what}: {shown_url(url)} is no base URL: {fault}") from fault
+            self._clients[url] = HttpClient(target, headers, most_idle=self._max_in_flight)
+        return self._clients[url]
 
-    async def _try(self, url: str, payload: bytes, session: str, what: str) -> Json:
-        import httpx
-
+    async def _try(self, url: str, path: str, payload: bytes, session: str, what: str) -> Json:
+        client = self._client(url, what)
+        shown = shown_url(url) + path
         try:
             async with asyncio.timeout(self._deadline_s):
-                response = await self._client().post(
-                    url, content=payload, headers={"x-session-id": _ascii(session)}
-                )
+                response = await client.post(path, payload, {"x-session-id": _ascii(session)})
         except TimeoutError as fault:
             raise EngineFault("hung", f"no answer within {self._deadline_s:g} s") from fault
-        except httpx.InvalidURL as fault:
-            raise EngineError(f"{what}: {shown_url(url)} is no URL; give http://HOST:PORT/v1") from fault
-        except httpx.UnsupportedProtocol as fault:
-            raise EngineError(f"{what}: {shown_url(url)} must begin with http:// or https://") from fault
-        except httpx.ConnectError as fault:
+        except BrokenConnection as fault:
+            raise EngineFault("broken", f"the connection broke: {fault}") from fault
+        except OSError as fault:
             raise EngineFault("connect", f"no connection: {fault}") from fault
-        except httpx.HTTPError as fault:
-            raise EngineFault("broken", f"the connection broke: {type(fault).__name__} {fault}") from fault
-        if response.status_code in _RETRIED_STATUS:
+        if response.status in _RETRIED_STATUS:
             wait = response.headers.get("retry-after", "")
-            message = f"HTTP {response.status_code}: {self._message(response)}"
-            raise EngineFault(f"http_{response.status_code}", message, float(wait) if wait.isdigit() else 0.0)
-        if response.status_code != 200:
-            raise EngineError(
-                f"{what}: {_refusal(response.status_code, shown_url(url), self._message(response))}"
-            )
+            message = f"HTTP {response.status}: {self._message(response)}"
+            raise EngineFault(f"http_{response.status}", message, float(wait) if wait.isdigit() else 0.0)
+        if response.status != 200:
+            raise EngineError(f"{what}: {_refusal(response.status, shown, self._message(response))}")
         try:
-            answer = response.json()
+            answer = json.loads(response.body)
         except ValueError as fault:
-            raise EngineFault("broken", f"half a response or no JSON: {response.text[-80:]!r}") from fault
+            raise EngineFault("broken", f"half a response or no JSON: {response.body[-80:]!r}") from fault
         if not isinstance(answer, dict):
-            raise EngineFault("broken", f"the answer is no JSON object: {response.text[:80]!r}")
+            raise EngineFault("broken", f"the answer is no JSON object: {response.body[:80]!r}")
         return cast(Json, answer)
 
-    def _message(self, response: "httpx.Response") -> str:
+    def _message(self, response: Response) -> str:
+        text = response.body.decode("utf-8", "replace")
         try:
-            body: Any = response.json()
+            body: Any = json.loads(text)
             inner: Any = body.get("error", body)
             text = str(cast(Json, inner).get("message", "") if isinstance(inner, dict) else inner)
         except (ValueError, AttributeError):
-            text = response.text
+            pass
         if self._api_key:
             text = text.replace(self._api_key, "[key]")
         return text[:300]
