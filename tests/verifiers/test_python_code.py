@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -477,7 +478,7 @@ def _wrong(value):
     if isinstance(value, bool) or value is None:
         return not value
     if isinstance(value, (int, float, complex)):
-        return value + 1
+        return 2 * value + 1  # some tests compare with a relative tolerance
     if isinstance(value, str):
         return value + "x"
     if isinstance(value, (list, tuple)):
@@ -499,19 +500,30 @@ async def test_every_canonical_solution_passes_and_every_mutant_fails(
     assert len(rows) == 164 + 427
     problems = [_as_problem(row) for row in rows]
     solutions = [row["canonical_solution"] for row in rows]
-    mutants = [
-        s + _WRONG.format(name=row["entry_point"].strip()) for s, row in zip(solutions, rows, strict=True)
-    ]
+    mutants = [row["canonical_solution"] + _WRONG.format(name=_tested(row)) for row in rows]
     empty = ["    return None\n"] * len(rows)
-    expected = {
-        "solution": VerdictKind.SUPPORTED,
-        "mutant": VerdictKind.REFUTED,
-        "empty": VerdictKind.REFUTED,
+    grades = {
+        name: await asyncio.gather(*(verifier.grade(p, t) for p, t in zip(problems, texts, strict=True)))
+        for name, texts in (("solution", solutions), ("mutant", mutants), ("empty", empty))
     }
-    for name, texts in (("solution", solutions), ("mutant", mutants), ("empty", empty)):
-        verdicts = await asyncio.gather(*(verifier.grade(p, t) for p, t in zip(problems, texts, strict=True)))
-        wrong = [(p.id, v) for p, v in zip(problems, verdicts, strict=True) if v.kind is not expected[name]]
-        assert not wrong, (name, Counter(v.kind for _, v in wrong), wrong[:3])
+    assert Counter(v.kind for v in grades["solution"]) == {VerdictKind.SUPPORTED: 591}
+    assert Counter(v.kind for v in grades["mutant"]) == {VerdictKind.REFUTED: 591}
+    # 11 problems of MBPP test another function than the one that the prompt begins: where the program does not
+    # define it, the tests fail by a NameError, which may be the tests' own fault.
+    missing = sum(_tested(row) != row["entry_point"].strip() for row in rows)
+    found = Counter(v.kind for v in grades["empty"])
+    assert found == {VerdictKind.REFUTED: 591 - missing, VerdictKind.UNKNOWN: missing}
+    assert missing == 11
+
+
+def _tested(row: dict[str, Any]) -> str:
+    """The function that the tests call."""
+    defined = set(re.findall(r"def (\w+)\(", row["prompt"] + row["canonical_solution"]))
+    called = [
+        name for name in re.findall(r"(\w+) ?\(", row["test"].partition("assert")[2]) if name in defined
+    ]
+    entry = row["entry_point"].strip()
+    return called[0] if called and entry not in called and "candidate(" not in row["test"] else entry
 
 
 async def test_some_canonical_solutions_pass(verifier: PythonCode, data_dir: Path) -> None:

@@ -17,6 +17,8 @@ import pytest
 from stepward.prm.policy import Executor
 from stepward.verifiers import confinement, sandbox
 from stepward.verifiers.sandbox import JobLimits, Mode, Run, Sandbox, SandboxUnavailable
+from stepward.verifiers.sandbox_results import run_of
+from stepward.verifiers.workers import CallKind, CallResult
 
 _HOSTILE = Path(__file__).parent / "hostile"
 _MIB = 1 << 20
@@ -124,8 +126,27 @@ def test_what_ended_a_program_is_said(box: Sandbox, source: str, status: str, ca
     assert (run.status, run.cause) == (status, cause)
 
 
-def test_a_sleeping_program_is_not_called_starved(box: Sandbox) -> None:
-    assert not _run(box, "import time\ntime.sleep(60)", timeout_s=0.3).starved
+@pytest.mark.parametrize(
+    ("status", "cpu_s", "waited_s", "starved"),
+    [
+        ("timeout", 0.01, 0.0, False),  # it slept
+        ("timeout", 0.99, 0.0, False),  # it had a processor all the time
+        ("timeout", 0.4, 0.55, True),  # it wanted one and did not get it
+        ("timeout", 0.6, 0.35, False),  # it had more than half of the time
+        ("error", 0.1, 0.8, False),  # it ended by itself
+    ],
+)
+def test_a_job_is_starved_when_it_waited_for_a_processor(
+    status: str, cpu_s: float, waited_s: float, starved: bool
+) -> None:
+    found = {"status": status, "cause": "", "stdout": "", "stderr": "", "wall_s": 1.0, "peak_bytes": 0}
+    result = CallResult("", CallKind.VALUE, {**found, "cpu_s": cpu_s, "waited_s": waited_s})
+    assert run_of(result, Mode.LANDLOCK, timeout_s=1.0).starved is starved
+
+
+def test_a_lost_worker_is_a_fault_of_the_sandbox() -> None:
+    run = run_of(CallResult("", CallKind.CRASH, message="gone"), Mode.LANDLOCK, timeout_s=1.0)
+    assert (run.status, run.cause) == ("fault", "sandbox worker: crash: gone")
 
 
 async def test_the_executor_says_what_happened_in_its_own_words(box: Sandbox) -> None:

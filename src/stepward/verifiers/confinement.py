@@ -15,6 +15,7 @@ import platform
 import resource
 import struct
 from collections.abc import Sequence
+from functools import cache
 
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
 
@@ -76,8 +77,12 @@ _ARGUMENTS: dict[str, tuple[int, tuple[int, ...] | str]] = {
     "tgkill": (0, "self"),
 }
 
+MACHINE = platform.machine()
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _KILL, _EPERM = 0x7FFF0000, 0x80000000, 0x00050001
+
+
+_ANY_PID = 0x7FFFFFF0  # above the kernel's largest process id; stands for a job's own until it has one
 
 
 def seccomp_filter(machine: str, own_pid: int) -> bytes:
@@ -90,6 +95,12 @@ def seccomp_filter(machine: str, own_pid: int) -> bytes:
     Raises:
         OSError: The architecture has no list.
     """
+    return _assembled(machine).replace(struct.pack("<I", _ANY_PID), struct.pack("<I", own_pid))
+
+
+@cache
+def _assembled(machine: str) -> bytes:
+    """The program with a placeholder for the process id: assembled once, in the worker."""
     if machine not in _ARCHITECTURES:
         raise OSError(
             f"seccomp: no list of system calls for {machine}; there are {', '.join(_ARCHITECTURES)}"
@@ -108,7 +119,7 @@ def seccomp_filter(machine: str, own_pid: int) -> bytes:
             code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ALLOW)]
             continue
         argument, accepted = _ARGUMENTS[name]
-        values = (own_pid,) if isinstance(accepted, str) else accepted
+        values = (_ANY_PID,) if isinstance(accepted, str) else accepted
         body: list[tuple[int, int, int, int]] = []
         if name == "prlimit64":  # a pointer: its upper half must be zero as well
             body += [(_LOAD, 0, 0, 20 + 8 * argument), (_EQUAL, 1, 0, 0), (_RETURN, 0, 0, _EPERM)]
@@ -121,18 +132,18 @@ def seccomp_filter(machine: str, own_pid: int) -> bytes:
     return b"".join(struct.pack("<HBBI", *line) for line in code)
 
 
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+
 def install_seccomp() -> None:
     """Give up new privileges and load the filter into this process. There is no way back."""
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    machine = platform.machine()
-    program = seccomp_filter(machine, os.getpid())
+    program = seccomp_filter(MACHINE, os.getpid())
     buffer = ctypes.create_string_buffer(program, len(program))
 
-    class Program(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
-
-    prog = Program(len(program) // 8, ctypes.cast(buffer, ctypes.c_void_p))
-    _check(_libc.syscall(_ARCHITECTURES[machine][2], 1, 0, ctypes.byref(prog)), "seccomp")
+    prog = _Program(len(program) // 8, ctypes.cast(buffer, ctypes.c_void_p))
+    _check(_libc.syscall(_ARCHITECTURES[MACHINE][2], 1, 0, ctypes.byref(prog)), "seccomp")
 
 
 def new_namespaces(flags: int) -> None:
