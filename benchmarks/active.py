@@ -7,6 +7,7 @@ drawn from, one rollout each a round, until none is worth the price.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import kernel
 import numpy as np
@@ -16,7 +17,7 @@ from simulator import MAX_STEPS, Sample
 from stepward.labeling.changepoint.grid import ETA, Grid, curves, flatten
 from stepward.labeling.changepoint.pooling import BLUR, length_map
 
-DECODE_ONLY = np.array([np.inf])
+DECODE_ONLY = np.array([1e30])
 """The price at which nothing is bought."""
 
 
@@ -32,6 +33,9 @@ class Curve:
         value_mse: Mean over prefixes 1..T-1 of (E[V_t] - V_t)^2.
         rollouts: Number of rollouts.
         theta: Posterior over the grid at the last price, [n, P].
+        p_right: P(c > t) at the last price, [n, MAX_STEPS + 1].
+        right: Right rollouts at the last price, [n, MAX_STEPS + 1].
+        trials: All rollouts at the last price.
     """
 
     prices: NDArray[np.float64]
@@ -41,6 +45,9 @@ class Curve:
     value_mse: NDArray[np.float64]
     rollouts: NDArray[np.int64]
     theta: NDArray[np.float32]
+    p_right: NDArray[np.float64]
+    right: NDArray[np.int64]
+    trials: NDArray[np.int64]
 
 
 _TABLES: dict[Grid, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
@@ -101,21 +108,23 @@ def run(
     hazards, values = tables(grid)
     siblings = sample.siblings if use_siblings else np.zeros_like(sample.siblings)
     empty = np.zeros((n, MAX_STEPS + 1), np.int64)
-    right, trials = given or (empty, empty)
+    given_right, given_trials = given or (empty, empty)
+    right, trials = empty.copy(), empty.copy()
     out = (
         np.zeros((levels, n), np.int64), np.zeros((levels, n)), np.zeros((levels, n)),
         np.zeros((levels, n), np.int64), np.full((levels, n), np.nan),
     )  # fmt: skip
     theta = np.zeros((n, grid.size), np.float32)
+    p_right = np.zeros((n, MAX_STEPS + 1))
     below, part = length_maps(grid.s0)
     bounds = np.flatnonzero(np.diff(sample.problem, prepend=-1, append=-1))
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in pairwise(bounds):
         kernel.label(
             first, last, sample.num_steps, sample.right, siblings, sample.chance, sample.value, sample.rest,
             np.zeros((1, 1, 3)) if evidence is None else evidence, evidence is not None, pooled,
             prices, overhead, (seed * 1_000_003 + int(first)) % 2**32, below, part, blur, len(grid.s0),
             points.rho, points.phi, points.kappa, points.prior, hazards, values, ETA,
-            right, trials, *out, theta,
+            given_right, given_trials, *out, theta, p_right, right, trials,
         )  # fmt: skip
     predicted, confidence, tokens, rollouts, mse = out
-    return Curve(prices, tokens, predicted, confidence, mse, rollouts, theta)
+    return Curve(prices, tokens, predicted, confidence, mse, rollouts, theta, p_right, right, trials)

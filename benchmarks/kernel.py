@@ -7,7 +7,7 @@ implementations equal. Only the benchmark uses it: numba is no dependency of the
 import numba as nb
 import numpy as np
 
-_FAST = {"fastmath": {"reassoc", "contract", "arcp", "nsz"}, "cache": True}
+_FAST = {"fastmath": True, "cache": True, "error_model": "numpy"}
 
 
 @nb.njit(**_FAST)
@@ -28,67 +28,90 @@ def observe(like, curve, kappa, k, n, right):
 
 
 @nb.njit(**_FAST)
-def backward(steps, like, back, h, rho, ratio):
-    """Backward messages [T+1, 2, P], each scaled to a largest entry of about 1."""
+def backward(steps, like, seen, back, h, rho, ratio):
+    """Backward messages [T+1, 2, P]; prefixes that are not ``seen`` have likelihood 1."""
     size = h.shape[0]
-    for p in range(size):
-        back[steps, 0, p] = 1.0
-        back[steps, 1, p] = 1.0
+    back[steps] = 1.0
     for t in range(steps, 0, -1):
-        top = 0.0
         r = ratio[t - 1]
-        for p in range(size):
-            good = like[t, 0, p] * back[t, 0, p]
-            bad = like[t, 1, p] * back[t, 1, p]
-            to_good = good + h[p] * (r * bad - good)
-            to_bad = bad + rho[p] * (good - bad)
-            back[t - 1, 0, p] = to_good
-            back[t - 1, 1, p] = to_bad
-            top = max(top, max(to_good, to_bad))
-        inverse = 1.0 / top
-        for p in range(size):
-            back[t - 1, 0, p] *= inverse
-            back[t - 1, 1, p] *= inverse
+        now, out = back[t], back[t - 1]
+        if seen[t]:
+            for p in range(size):
+                good = like[t, 0, p] * now[0, p]
+                bad = like[t, 1, p] * now[1, p]
+                out[0, p] = good + h[p] * (r * bad - good)
+                out[1, p] = bad + rho[p] * (good - bad)
+        else:
+            for p in range(size):
+                good, bad = now[0, p], now[1, p]
+                out[0, p] = good + h[p] * (bad - good)
+                out[1, p] = bad + rho[p] * (good - bad)
+        if t % 8 == 0:
+            top = 0.0
+            for p in range(size):
+                top = max(top, max(out[0, p], out[1, p]))
+            inverse = 1.0 / top
+            for p in range(size):
+                out[0, p] *= inverse
+                out[1, p] *= inverse
 
 
 @nb.njit(**_FAST)
-def forward_sums(steps, like, back, curve, h, rho, kappa, ratio, k, n, prior, p_right, value, value_right,
+def forward_sums(steps, like, seen, back, curve, h, rho, kappa, ratio, k, n, prior, p_right, value, value_right,
                  never, good, bad):  # fmt: skip
     """P(c > t), E[V_t] and E[V_t 1(c > t)] for t = 0..T under one prior [P]; three scratch arrays [P]."""
     size = h.shape[0]
-    scale = 1.0
+    for p in range(size):
+        good[p] = prior[p] * like[0, 0, p]
+        never[p] = good[p]
+        bad[p] = 0.0
     for t in range(steps + 1):
-        total = right = mean = mean_right = 0.0
-        top = 0.0
-        r = ratio[t - 1] if t else 1.0
-        kt, nt = float(k[t]), float(n[t])
-        for p in range(size):
-            if t == 0:
-                g = prior[p] * like[0, 0, p]
-                nv = g
-                b = 0.0
+        if t:
+            r = ratio[t - 1]
+            if seen[t]:
+                for p in range(size):
+                    lost, recovered = good[p] * h[p], bad[p] * rho[p]
+                    bad[p] = (bad[p] - recovered + r * lost) * like[t, 1, p]
+                    good[p] = (good[p] - lost + recovered) * like[t, 0, p]
+                    never[p] = (never[p] - never[p] * h[p]) * like[t, 0, p]
             else:
-                lost = good[p] * h[p]
-                recovered = bad[p] * rho[p]
-                b = (bad[p] - recovered + r * lost) * like[t, 1, p] * scale
-                g = (good[p] - lost + recovered) * like[t, 0, p] * scale
-                nv = never[p] * (1.0 - h[p]) * like[t, 0, p] * scale
-            good[p], bad[p], never[p] = g, b, nv
-            top = max(top, max(g, b))
-            weight = 1.0 / (kappa[p] + nt)
-            vg = (kappa[p] * curve[t, 0, p] + kt) * weight
-            vb = (kappa[p] * curve[t, 1, p] + kt) * weight
-            gb = g * back[t, 0, p]
-            bb = b * back[t, 1, p]
-            nb_ = nv * back[t, 0, p]
-            total += gb + bb
-            right += nb_
-            mean += gb * vg + bb * vb
-            mean_right += nb_ * vg
-        scale = 1.0 / top
+                for p in range(size):
+                    lost, recovered = good[p] * h[p], bad[p] * rho[p]
+                    bad[p] = bad[p] - recovered + lost
+                    good[p] = good[p] - lost + recovered
+                    never[p] = never[p] - never[p] * h[p]
+        total = right = mean = mean_right = 0.0
+        now, here = back[t], curve[t]
+        if n[t] == 0:
+            for p in range(size):
+                gb, bb, nvb = good[p] * now[0, p], bad[p] * now[1, p], never[p] * now[0, p]
+                total += gb + bb
+                right += nvb
+                mean += gb * here[0, p] + bb * here[1, p]
+                mean_right += nvb * here[0, p]
+        else:
+            kt, nt = float(k[t]), float(n[t])
+            for p in range(size):
+                weight = 1.0 / (kappa[p] + nt)
+                vg = (kappa[p] * here[0, p] + kt) * weight
+                vb = (kappa[p] * here[1, p] + kt) * weight
+                gb, bb, nvb = good[p] * now[0, p], bad[p] * now[1, p], never[p] * now[0, p]
+                total += gb + bb
+                right += nvb
+                mean += gb * vg + bb * vb
+                mean_right += nvb * vg
         p_right[t] = right / total
         value[t] = mean / total
         value_right[t] = mean_right / total
+        if t % 8 == 7:
+            top = 0.0
+            for p in range(size):
+                top = max(top, max(good[p], bad[p]))
+            inverse = 1.0 / top
+            for p in range(size):
+                good[p] *= inverse
+                bad[p] *= inverse
+                never[p] *= inverse
 
 
 @nb.njit(cache=True)
@@ -108,24 +131,24 @@ def gain(p, y, y_right):
 
 @nb.njit(**_FAST)
 def pooled_prior(i, messages, steps, below, part, base, blur, num_s0, out):
-    """Base prior times the others' evidence (logs, [solutions, P]) read at equal hazard and blurred along s0."""
+    """Base prior times the others' evidence [solutions, P], read at equal hazard and blurred along s0."""
     size = base.shape[0]
     inner = size // num_s0
-    top = -1e300
-    out[:] = 0.0
+    out[:] = 1.0
     for j in range(messages.shape[0]):
         if j == i:
             continue
+        top = 0.0
         for s in range(num_s0):
             low, f = below[steps[i], steps[j], s], part[steps[i], steps[j], s]
             for q in range(inner):
-                out[s * inner + q] += (
-                    messages[j, low * inner + q] * (1 - f) + messages[j, (low + 1) * inner + q] * f
-                )
-    for p in range(size):
-        top = max(top, out[p])
-    for p in range(size):
-        out[p] = np.exp(out[p] - top)
+                x = messages[j, low * inner + q] * (1 - f) + messages[j, (low + 1) * inner + q] * f
+                x *= out[s * inner + q]
+                out[s * inner + q] = x
+                top = max(top, x)
+        inverse = 1.0 / top
+        for p in range(size):
+            out[p] *= inverse
     for q in range(inner):
         last = out[q]
         for s in range(num_s0):
@@ -138,17 +161,18 @@ def pooled_prior(i, messages, steps, below, part, base, blur, num_s0, out):
         out[p] *= base[p]
         total += out[p]
     for p in range(size):
-        out[p] = out[p] / total + 1e-300
+        out[p] /= total
 
 
 @nb.njit(cache=True)
 def label(first, last, steps, right, siblings, chance, true_value, rest, likelihoods, use_evidence, pooled,
           prices, overhead, seed, below, part, blur, num_s0, rho, phi, kappa, base, hazards, curves, eta,
-          given_k, given_n, out_predicted, out_confidence, out_tokens, out_rollouts, out_mse, theta):  # fmt: skip
+          given_k, given_n, out_predicted, out_confidence, out_tokens, out_rollouts, out_mse, theta, out_p_right, out_k, out_n):  # fmt: skip
     """Label solutions first..last-1 of one problem at falling prices; see ``active.run``.
 
     ``given_k`` of ``given_n`` [solutions, prefixes] rollouts are taken in before the first price (a peer's
-    samples under this decoder). ``theta`` gets the posterior over the grid at the last price.
+    samples under this decoder). ``theta``, ``out_p_right``, ``out_k`` and ``out_n`` get the posterior over
+    the grid, P(c > t) and the counts at the last price.
     """
     np.random.seed(seed)
     count, size = last - first, base.shape[0]
@@ -161,6 +185,7 @@ def label(first, last, steps, right, siblings, chance, true_value, rest, likelih
     k = np.zeros((count, longest + 1), np.int64)
     n = np.zeros((count, longest + 1), np.int64)
     messages = np.zeros((count, size))
+    seen = np.zeros((count, longest + 1), np.bool_)
     p_right = np.zeros((count, longest + 1))
     value = np.zeros((count, longest + 1))
     value_right = np.zeros((count, longest + 1))
@@ -175,7 +200,9 @@ def label(first, last, steps, right, siblings, chance, true_value, rest, likelih
     for i in range(count):
         row = first + i
         end = steps[row]
+        seen[i, end] = True
         if use_evidence:
+            seen[i, : end + 1] = True
             for t in range(1, end + 1):
                 like[i, t, 0] *= likelihoods[row, t - 1, 0]
                 like[i, t, 1] *= likelihoods[row, t - 1, 2]
@@ -186,6 +213,7 @@ def label(first, last, steps, right, siblings, chance, true_value, rest, likelih
         for t in range(end):
             for j in range(given_n[row, t]):
                 success = j < given_k[row, t]
+                seen[i, t] = True
                 observe(like[i, t], curves[end, t], kappa, k[i, t], n[i, t], success)
                 k[i, t] += success
                 n[i, t] += 1
@@ -195,11 +223,13 @@ def label(first, last, steps, right, siblings, chance, true_value, rest, likelih
         changed = False
         for i in range(count):
             if dirty[i]:
-                backward(steps[first + i], like[i], back[i], hazards[steps[first + i]], rho, ratio[i])
+                backward(
+                    steps[first + i], like[i], seen[i], back[i], hazards[steps[first + i]], rho, ratio[i]
+                )
                 changed = True
                 if pooled:
                     for p in range(size):
-                        messages[i, p] = np.log(like[i, 0, 0, p] * back[i, 0, 0, p] + 1e-300)
+                        messages[i, p] = like[i, 0, 0, p] * back[i, 0, 0, p]
         for i in range(count):
             row = first + i
             end = steps[row]
@@ -217,7 +247,7 @@ def label(first, last, steps, right, siblings, chance, true_value, rest, likelih
                     total += prior[p]
                 for p in range(size):
                     prior[p] /= total
-            forward_sums(end, like[i], back[i], curves[end], hazards[end], rho, kappa, ratio[i], k[i], n[i],
+            forward_sums(end, like[i], seen[i], back[i], curves[end], hazards[end], rho, kappa, ratio[i], k[i], n[i],
                          prior, p_right[i], value[i], value_right[i], never, good, bad)  # fmt: skip
             total = 0.0
             for p in range(size):
@@ -241,6 +271,7 @@ def label(first, last, steps, right, siblings, chance, true_value, rest, likelih
                 tokens[i] += rest[row, t] * np.exp(np.random.normal(-0.03125, 0.25))
                 rollouts[i] += 1
                 success = np.random.random() < chance[row, t]
+                seen[i, t] = True
                 observe(like[i, t], curves[steps[row], t], kappa, k[i, t], n[i, t], success)
                 k[i, t] += success
                 n[i, t] += 1
@@ -259,6 +290,9 @@ def label(first, last, steps, right, siblings, chance, true_value, rest, likelih
             out_confidence[level, row] = confidence
             out_tokens[level, row] = tokens[i]
             out_rollouts[level, row] = rollouts[i]
+            out_p_right[row, : end + 1] = p_right[i, : end + 1]
+            out_k[row, : end + 1] = k[i, : end + 1]
+            out_n[row, : end + 1] = n[i, : end + 1]
             if end > 1:
                 error = 0.0
                 for t in range(1, end):

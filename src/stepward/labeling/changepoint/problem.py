@@ -107,7 +107,7 @@ def posteriors(
     if pool:
         messages = np.empty((len(solutions), grid.size))
         for rows, batch in zip(groups, batches, strict=True):
-            messages[rows] = np.log(np.maximum(batch.evidence(), 1e-300))
+            messages[rows] = batch.evidence()
         priors = pooled_priors(grid, messages, num_steps)
     else:
         priors = sibling_priors(grid, np.array([o.outcome for o in seen]), num_steps)
