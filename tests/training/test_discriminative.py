@@ -12,10 +12,11 @@ from torch import nn
 
 from stepward.prm.errors import InputError, ModelError, StoreError
 from stepward.prm.models.batches import make_batch
+from stepward.prm.models.discriminative import place_logprobs, reference_logprobs, take_logprobs
 from stepward.prm.models.heads import HeadSpec, head_spec
 from stepward.prm.models.inputs import InputFormat
 from stepward.prm.models.load import load
-from stepward.prm.models.weights import new_prm
+from stepward.prm.models.weights import load_reference, new_prm
 from stepward.prm.steps import StepFormat
 from stepward.prm.tokenizer import load_tokenizer
 from stepward.prm.types import LabeledSolution, Outcome
@@ -232,9 +233,39 @@ def test_packed_solutions_do_not_see_each_other(base: str, sums: Sums, request: 
         apart = torch.cat([model(make_batch([s])) for s in solutions])
         padded = model(make_batch(solutions))
         packed = model(make_batch(solutions, row_tokens=120))
+        if base == "tiny_llama":
+            shared = make_batch(solutions, share_prompts=True)
+            assert shared.input_ids.shape[0] == 5  # nine solutions of five problems
+            assert torch.allclose(apart, model(shared), atol=1e-5)
     assert make_batch(solutions, row_tokens=120).input_ids.shape[0] < len(solutions)
     assert torch.allclose(apart, padded, atol=1e-5)
     assert torch.allclose(apart, packed, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", [{"row_tokens": 120}, {"share_prompts": True}], ids=["packed", "shared"])
+def test_log_probabilities_and_implicit_scores_do_not_depend_on_the_layout(
+    tiny_llama: Path, sums: Sums, layout: dict[str, int]
+):
+    solutions = [e.encoded for e in examples_of(sums(9), tiny_llama)]
+    reference = load_reference(tiny_llama)
+    torch.manual_seed(0)
+    model = new_prm(tiny_llama, head_spec("implicit"))
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.02 * torch.randn_like(p)
+        found = []
+        for batch in (make_batch(solutions), make_batch(solutions, **layout)):  # pyright: ignore[reportArgumentType]
+            logprobs = reference_logprobs(reference, batch)
+            found.append((torch.cat(take_logprobs(batch, logprobs)), model(batch, logprobs)))
+            assert torch.equal(place_logprobs(batch, take_logprobs(batch, logprobs)), logprobs)
+        # By hand for the first solution: the log-softmax at each id's predecessor.
+        ids = torch.tensor([solutions[0].token_ids])
+        plain = reference(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+    own = len(solutions[0].token_ids) - solutions[0].prompt_length
+    assert torch.allclose(found[0][0][:own], plain[-own:], atol=1e-5)
+    assert torch.allclose(found[0][0], found[1][0], atol=1e-5)
+    assert torch.allclose(found[0][1], found[1][1], atol=1e-5)
+    assert found[0][1].abs().max() > 1e-3
 
 
 def test_a_loss_that_is_not_finite_stops_and_names_the_rows(tiny_llama: Path, sums: Sums):

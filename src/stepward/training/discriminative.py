@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from stepward.prm.errors import InputError, ModelError, StoreError
-from stepward.prm.models.batches import batches_by_length, make_batch
+from stepward.prm.models.batches import batches_by_prompt, make_batch
 from stepward.prm.models.discriminative import reference_logprobs, take_logprobs
 from stepward.prm.models.folder import (
     PRM_FILE,
@@ -322,8 +322,9 @@ def _logprobs(reference: Any, examples: Sequence[Example], batch_tokens: int) ->
         return None
     device = next(reference.parameters()).device
     result: list[Tensor] = [torch.empty(0)] * len(examples)
-    for group in batches_by_length([len(e.encoded.token_ids) for e in examples], batch_tokens):
-        batch = make_batch([examples[i].encoded for i in group])
+    encoded = [e.encoded for e in examples]
+    for group in batches_by_prompt(encoded, batch_tokens):
+        batch = make_batch([encoded[i] for i in group], share_prompts=True)
         values = reference_logprobs(reference, batch.to(device)).cpu()
         for i, row in zip(group, take_logprobs(batch, values), strict=True):
             result[i] = row

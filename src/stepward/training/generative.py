@@ -166,8 +166,9 @@ class CompletionModel(nn.Module):
         base: Any = self.backbone
         inputs = attention_inputs(base, batch, causal=True)
         states = getattr(base, base.base_model_prefix)(input_ids=batch.input_ids, **inputs).last_hidden_state
-        # The id in a column is predicted one column before it; only those positions meet the output embedding.
-        logits = base.get_output_embeddings()(states[batch.score_rows, batch.score_columns - 1]).float()
+        # An id is predicted where the id before it stands; only those positions meet the output embedding.
+        before = batch.previous[batch.score_rows, batch.score_columns]
+        logits = base.get_output_embeddings()(states[batch.score_rows, before]).float()
         target = batch.input_ids[batch.score_rows, batch.score_columns]
         return logits.log_softmax(-1).gather(1, target[:, None])
 

@@ -42,6 +42,8 @@ class Schedule:
         max_gradient_norm: Clip the gradient's norm; 0 = never.
         micro_batch_tokens: Most ids of one forward pass.
         row_tokens: Pack solutions into rows of this many ids; 0 = one solution a row.
+        share_prompts: A problem's solutions share a batch, and its prompt stands once before them; causal models
+            alone. Saves the most where prompts are long and solutions many.
         save_every_steps: A checkpoint every so many steps, besides one an epoch; 0 = an epoch only.
         pair_margin: Least difference of targets within a sibling pair.
     """
@@ -56,6 +58,7 @@ class Schedule:
     max_gradient_norm: float = 1.0
     micro_batch_tokens: int = 8192
     row_tokens: int = 0
+    share_prompts: bool = False
     save_every_steps: int = 0
     pair_margin: float = 0.2
 
@@ -130,7 +133,7 @@ def fit(loop: Loop) -> tuple[dict[str, Any], ...]:
     if loop.accelerator is not None:
         model, optimizer = loop.accelerator.prepare(model, optimizer)
     lengths = [len(e.encoded.token_ids) for e in loop.examples]
-    groups = [e.problem_id for e in loop.examples] if loop.objective.by_problem else None
+    groups = [e.problem_id for e in loop.examples] if _by_problem(loop) else None
     per_epoch = len(batch_order(lengths, schedule.batch_size, loop.seed, 0, groups))
     total = per_epoch * schedule.epochs
     # Dropout draws from torch's generator: its state is a function of the seed, then part of every checkpoint.
@@ -168,6 +171,11 @@ def fit(loop: Loop) -> tuple[dict[str, Any], ...]:
     return tuple(history)
 
 
+def _by_problem(loop: Loop) -> bool:
+    """Whether a problem's solutions must stand together."""
+    return loop.objective.by_problem or loop.schedule.share_prompts
+
+
 def batch_order(
     lengths: Sequence[int], batch_size: int, seed: int, epoch: int, groups: Sequence[str] | None = None
 ) -> list[list[int]]:
@@ -184,18 +192,24 @@ def batch_order(
             members.setdefault(g, []).append(i)
         names = list(members)
         batches: list[list[int]] = [[]]
-        for k in draw.permutation(len(names)):
+        for k in _pooled([max(lengths[i] for i in members[n]) for n in names], batch_size, draw):
             if len(batches[-1]) >= batch_size:
                 batches.append([])
             batches[-1] += members[names[k]]
-        return batches
+        return [batches[k] for k in draw.permutation(len(batches))]
+    ordered = _pooled(lengths, batch_size, draw)
+    cut = [ordered[i : i + batch_size] for i in range(0, len(ordered), batch_size)]
+    return [cut[k] for k in draw.permutation(len(cut))]
+
+
+def _pooled(lengths: Sequence[int], batch_size: int, draw: np.random.Generator) -> list[int]:
+    """A random order in which neighbours are of like length."""
     order = draw.permutation(len(lengths)).tolist()
     pool = batch_size * LENGTH_POOL
     ordered: list[int] = []
     for start in range(0, len(order), pool):
         ordered += sorted(order[start : start + pool], key=lambda i: lengths[i])
-    cut = [ordered[i : i + batch_size] for i in range(0, len(ordered), batch_size)]
-    return [cut[k] for k in draw.permutation(len(cut))]
+    return ordered
 
 
 def rate_factor(step: int, total: int, schedule: Schedule) -> float:
@@ -290,6 +304,7 @@ def _forward(
     batch = make_batch(
         [e.encoded for e in examples],
         row_tokens=loop.schedule.row_tokens,
+        share_prompts=loop.schedule.share_prompts,
         score_at=[e.places for e in examples],
     )
     logprobs = None
@@ -302,7 +317,7 @@ def _forward(
 
 def _micro_batches(loop: Loop, indices: Sequence[int]) -> list[list[int]]:
     """The effective batch cut into forward passes; pairs stay together."""
-    if loop.objective.by_problem:
+    if _by_problem(loop):
         members: dict[str, list[int]] = {}
         for i in indices:
             members.setdefault(loop.examples[i].problem_id, []).append(i)

@@ -1,12 +1,19 @@
-"""Encoded solutions -> tensors: padded one a row, or several packed into a row that cannot see each other."""
+"""Encoded solutions -> tensors: padded one a row, packed into rows, or several behind one shared prompt.
+
+However a batch is laid out, no solution sees another one, and the numbers are the same.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from stepward.prm.models.inputs import EncodedSolution
+
+PROMPT = -1
+MAX_SHARED_ROW = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,33 +22,33 @@ class Batch:
 
     Attributes:
         input_ids: ``[rows, length]``; padding has id 0 and is never attended to.
-        position_ids: ``[rows, length]``; starts at 0 in each solution.
-        segments: ``[rows, length]``; 0 = padding, k = the row's k-th solution, from 1.
+        position_ids: ``[rows, length]``; starts at 0 in each solution, and goes on after a shared prompt.
+        segments: ``[rows, length]``; 0 = padding, k = the row's k-th solution, from 1; ``PROMPT`` = a prompt that all
+            solutions of the row share.
+        previous: ``[rows, length]`` the column of the id before, which predicts the one here.
         in_solution: ``[rows, length]`` bool; True on step tokens, False on prompt and padding.
-        packed: Whether a row can hold more than one solution.
+        plain: Whether each row is one solution, so that a causal model needs no mask.
         score_rows: ``[scores]`` row of each score position, in order of solution, then step.
         score_columns: ``[scores]`` its column.
         solution_of: ``[scores]`` index of its solution in the batch.
-        starts: For each solution (row, first column, number of ids).
+        starts: For each solution (row, column of its first step id, ids of its prompt, ids of its steps).
     """
 
     input_ids: Tensor
     position_ids: Tensor
     segments: Tensor
+    previous: Tensor
     in_solution: Tensor
-    packed: bool
+    plain: bool
     score_rows: Tensor
     score_columns: Tensor
     solution_of: Tensor
-    starts: tuple[tuple[int, int, int], ...]
+    starts: tuple[tuple[int, int, int, int], ...]
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
-        return Batch(
-            self.input_ids.to(device), self.position_ids.to(device), self.segments.to(device),
-            self.in_solution.to(device), self.packed, self.score_rows.to(device),
-            self.score_columns.to(device), self.solution_of.to(device), self.starts,
-        )  # fmt: skip
+        values = (getattr(self, f.name) for f in fields(self))
+        return Batch(*(v.to(device) if isinstance(v, Tensor) else v for v in values))
 
 
 def pack_rows(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
@@ -67,6 +74,7 @@ def make_batch(
     solutions: Sequence[EncodedSolution],
     *,
     row_tokens: int = 0,
+    share_prompts: bool = False,
     score_at: Sequence[Sequence[int]] | None = None,
 ) -> Batch:
     """Tensors of the solutions.
@@ -74,33 +82,72 @@ def make_batch(
     Args:
         solutions: In the order of the result's scores.
         row_tokens: Pack into rows of this many ids; 0 = one solution a row.
+        share_prompts: Neighbours with the same prompt share a row in which the prompt stands once; for causal models
+            alone. ``row_tokens`` then has no say.
         score_at: Positions within each solution where a score is read; the step ends where None.
     """
-    lengths = [len(s.token_ids) for s in solutions]
-    rows = pack_rows(lengths, row_tokens) if row_tokens else [[i] for i in range(len(solutions))]
-    width = max(sum(lengths[i] for i in row) for row in rows)
-    input_ids = torch.zeros(len(rows), width, dtype=torch.long)
-    position_ids = torch.zeros_like(input_ids)
-    segments = torch.zeros_like(input_ids)
-    in_solution = torch.zeros(len(rows), width, dtype=torch.bool)
-    starts: list[tuple[int, int, int]] = [(0, 0, 0)] * len(solutions)
+    rows = _layout(solutions, row_tokens, share_prompts)
+    width = max(sum(len(part) for _, part, _ in row) for row in rows)
+    shape = (len(rows), width)
+    input_ids, position_ids, segments = (torch.zeros(shape, dtype=torch.long) for _ in range(3))
+    previous = torch.zeros(shape, dtype=torch.long)
+    in_solution = torch.zeros(shape, dtype=torch.bool)
+    starts: list[tuple[int, int, int, int]] = [(0, 0, 0, 0)] * len(solutions)
     for r, row in enumerate(rows):
-        column = 0
-        for k, i in enumerate(row, start=1):
-            end = column + lengths[i]
-            input_ids[r, column:end] = torch.tensor(solutions[i].token_ids)
-            position_ids[r, column:end] = torch.arange(lengths[i])
-            segments[r, column:end] = k
-            in_solution[r, column + solutions[i].prompt_length : end] = True
-            starts[i] = (r, column, lengths[i])
+        column = prompt_end = 0
+        segment = 0
+        for owner, part, offset in row:
+            end = column + len(part)
+            segment += owner is not None
+            input_ids[r, column:end] = torch.tensor(part)
+            position_ids[r, column:end] = torch.arange(offset, offset + len(part))
+            segments[r, column:end] = segment if owner is not None else PROMPT
+            previous[r, column:end] = torch.arange(column - 1, end - 1).clamp(min=0)
+            if owner is None:
+                prompt_end = end
+            else:
+                prompt = solutions[owner].prompt_length
+                first = column + prompt - offset
+                if offset and prompt_end:
+                    previous[r, column] = prompt_end - 1
+                in_solution[r, first:end] = True
+                starts[owner] = (r, first, prompt, end - first)
             column = end
     places = score_at if score_at is not None else [s.step_ends for s in solutions]
-    triples = [(starts[i][0], starts[i][1] + p, i) for i, ps in enumerate(places) for p in ps]
+    triples = [(starts[i][0], starts[i][1] + p - starts[i][2], i) for i, ps in enumerate(places) for p in ps]
     score_rows, score_columns, solution_of = torch.tensor(triples, dtype=torch.long).reshape(-1, 3).unbind(1)
+    plain = all(len(row) == 1 for row in rows)
     return Batch(
-        input_ids, position_ids, segments, in_solution, bool(row_tokens),
+        input_ids, position_ids, segments, previous, in_solution, plain,
         score_rows.contiguous(), score_columns.contiguous(), solution_of.contiguous(), tuple(starts),
     )  # fmt: skip
+
+
+_Part = tuple[int | None, Sequence[int], int]
+"""Whose ids (None = a shared prompt's), the ids, and the position of the first."""
+
+
+def _layout(solutions: Sequence[EncodedSolution], row_tokens: int, share_prompts: bool) -> list[list[_Part]]:
+    """What stands in each row, from left to right."""
+    whole: list[_Part] = [(i, s.token_ids, 0) for i, s in enumerate(solutions)]
+    if not share_prompts:
+        lengths = [len(s.token_ids) for s in solutions]
+        rows = pack_rows(lengths, row_tokens) if row_tokens else [[i] for i in range(len(solutions))]
+        return [[whole[i] for i in row] for row in rows]
+    result: list[list[_Part]] = []
+    for prompt, group in groupby(range(len(solutions)), lambda i: prompt_ids(solutions[i])):
+        members = list(group)
+        if len(members) == 1 or not prompt:
+            result += [[whole[i]] for i in members]
+        else:
+            own: list[_Part] = [(i, solutions[i].token_ids[len(prompt) :], len(prompt)) for i in members]
+            result.append([(None, prompt, 0), *own])
+    return result
+
+
+def prompt_ids(solution: EncodedSolution) -> tuple[int, ...]:
+    """The ids that a solution shares with others of its problem."""
+    return solution.token_ids[: solution.prompt_length]
 
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
@@ -113,3 +160,27 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> list[list[in
         else:
             groups.append([index])
     return groups
+
+
+def batches_by_prompt(solutions: Sequence[EncodedSolution], batch_tokens: int) -> list[list[int]]:
+    """Like ``batches_by_length`` for shared prompts: solutions of one prompt stand next to each other.
+
+    A prompt with more solutions than fit is given several rows.
+    """
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for i, solution in enumerate(solutions):
+        groups.setdefault(prompt_ids(solution), []).append(i)
+    rows: list[tuple[int, list[int]]] = []
+    for prompt, members in groups.items():
+        row, size = list[int](), len(prompt)
+        for i in members:
+            own = len(solutions[i].token_ids) - len(prompt)
+            # Attention over a row grows with its square: short rows, many of them.
+            if row and size + own > max(MAX_SHARED_ROW, len(prompt) + own):
+                rows.append((size, row))
+                row, size = [], len(prompt)
+            row.append(i)
+            size += own
+        rows.append((size, row))
+    sizes = [size for size, _ in rows]
+    return [[i for k in batch for i in rows[k][1]] for batch in batches_by_length(sizes, batch_tokens)]

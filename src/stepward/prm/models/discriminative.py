@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from stepward.prm.errors import ModelError
-from stepward.prm.models.batches import Batch
+from stepward.prm.models.batches import PROMPT, Batch
 from stepward.prm.models.heads import as_head
 
 LOGPROB_FLOOR = -10.0
@@ -101,26 +101,31 @@ def attention_inputs(backbone: Any, batch: Batch, *, causal: bool) -> dict[str, 
     inputs: dict[str, Any] = {}
     if causal:
         inputs["use_cache"] = False
-    if causal or batch.packed:
+    if causal or not batch.plain:
         inputs["position_ids"] = batch.position_ids
-    if not batch.packed:
+    if batch.plain:
         if not causal:
             inputs["attention_mask"] = (batch.segments > 0).long()
         return inputs
     length = batch.input_ids.shape[1]
+    segments = batch.segments
+    shared = segments == PROMPT
     window = getattr(backbone.config, "sliding_window", None)
     if window is not None and window < length and getattr(backbone.config, "use_sliding_window", True):
         raise ModelError(
             f"rows of {length} ids cannot be packed under a sliding window of {window}; do not pack"
         )
     if "flash" in str(getattr(backbone.config, "_attn_implementation", "")):
-        if batch.input_ids.shape[0] != 1:
+        if batch.input_ids.shape[0] != 1 or bool(shared.any()):
             raise ModelError(
-                "flash attention packs one row a batch; use row_tokens = tokens of the micro-batch"
+                "flash attention packs one row a batch and shares no prompts; use row_tokens = micro_batch_tokens"
             )
         return inputs
-    segments = batch.segments
-    allowed = segments[:, :, None] == segments[:, None, :]
+    if bool(shared.any()) and not causal:
+        raise ModelError(
+            "an encoder's prompt sees the solution, so solutions cannot share it; use row_tokens"
+        )
+    allowed = (segments[:, :, None] == segments[:, None, :]) | shared[:, None, :]
     if causal:
         allowed = allowed & torch.ones(length, length, dtype=torch.bool, device=segments.device).tril()
     dtype = next(backbone.parameters()).dtype
@@ -141,22 +146,28 @@ def reference_logprobs(reference: Any, batch: Batch) -> Tensor:
         ``[rows, length]`` float32, 0 on prompt and padding.
     """
     inputs = attention_inputs(reference, batch, causal=True)
-    logits = reference(input_ids=batch.input_ids, **inputs).logits[:, :-1].float()
-    chosen = logits.gather(2, batch.input_ids[:, 1:, None])[..., 0]
-    logprobs = chosen - logits.logsumexp(dim=-1)
+    logits = reference(input_ids=batch.input_ids, **inputs).logits.float()
+    return token_logprobs(logits, batch)
+
+
+def token_logprobs(logits: Tensor, batch: Batch) -> Tensor:
+    """Log-probability of each step token from ``logits [rows, length, vocabulary]``; 0 elsewhere."""
+    # Only step tokens are asked for: the normaliser is a sum over the vocabulary, dear for the rest.
+    rows, columns = batch.in_solution.nonzero(as_tuple=True)
+    predicted = logits[rows, batch.previous[rows, columns]]
+    chosen = predicted.gather(1, batch.input_ids[rows, columns][:, None])[:, 0]
     result = torch.zeros(batch.input_ids.shape, dtype=torch.float32, device=logits.device)
-    result[:, 1:] = logprobs
-    return torch.where(batch.in_solution, result, 0.0)
+    return result.index_put((rows, columns), chosen - predicted.logsumexp(dim=-1))
 
 
 def place_logprobs(batch: Batch, rows: Sequence[Tensor]) -> Tensor:
-    """Cached log-probabilities of each solution, laid out like the batch: ``[rows, length]``."""
+    """Cached log-probabilities of each solution's step ids, laid out like the batch: ``[rows, length]``."""
     result = torch.zeros(batch.input_ids.shape, dtype=torch.float32)
-    for (row, column, length), values in zip(batch.starts, rows, strict=True):
+    for (row, column, _, length), values in zip(batch.starts, rows, strict=True):
         result[row, column : column + length] = values
     return result
 
 
 def take_logprobs(batch: Batch, logprobs: Tensor) -> list[Tensor]:
-    """The inverse of ``place_logprobs``: one tensor ``[ids]`` a solution."""
-    return [logprobs[row, column : column + length].clone() for row, column, length in batch.starts]
+    """The inverse of ``place_logprobs``: one tensor ``[step ids]`` a solution."""
+    return [logprobs[row, column : column + length].clone() for row, column, _, length in batch.starts]

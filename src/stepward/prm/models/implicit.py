@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from stepward.prm.errors import ModelError
 from stepward.prm.models.batches import Batch
-from stepward.prm.models.discriminative import attention_inputs
+from stepward.prm.models.discriminative import attention_inputs, token_logprobs
 from stepward.prm.models.heads import HeadSpec
 
 
@@ -58,13 +58,10 @@ class ImplicitPRM(nn.Module):
         """
         if logprobs is None:
             raise ModelError("an implicit reward model is a ratio: it needs its reference")
-        logits = self.backbone(
-            input_ids=batch.input_ids, **attention_inputs(self.backbone, batch, causal=True)
-        ).logits[:, :-1]
-        own = torch.zeros_like(logprobs)
-        chosen = logits.gather(2, batch.input_ids[:, 1:, None])[..., 0].float()
-        own[:, 1:] = chosen - logits.float().logsumexp(dim=-1)
-        ratio = torch.where(batch.in_solution, own - logprobs, 0.0)
+        inputs = attention_inputs(self.backbone, batch, causal=True)
+        logits = self.backbone(input_ids=batch.input_ids, **inputs).logits.float()
+        own = token_logprobs(logits, batch)
+        ratio = own - logprobs
         total = ratio.cumsum(dim=1)
         # In a packed row the sum goes on from the solution before: take off what it had reached.
         first = torch.zeros_like(batch.segments, dtype=torch.bool)

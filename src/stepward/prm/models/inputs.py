@@ -12,7 +12,9 @@ from stepward.prm.errors import FormatError
 from stepward.prm.policy import Tokenizer
 from stepward.prm.prompts import PromptTemplate, plain_template
 from stepward.prm.steps import StepFormat
-from stepward.prm.types import Problem, Step, TokenIds
+from stepward.prm.types import Message, Problem, Step, TokenIds
+
+MAX_RENDERED = 10_000
 
 
 class InputRefused(FormatError):
@@ -77,10 +79,19 @@ class InputFormat:
     step_format: StepFormat
     prompt: PromptTemplate = field(default_factory=plain_template)
     max_tokens: int = 0
+    _rendered: dict[str | tuple[Message, ...], TokenIds] = field(
+        default_factory=dict[str | tuple[Message, ...], TokenIds], repr=False, compare=False
+    )
 
     def prompt_ids(self, problem: Problem) -> TokenIds:
         """Ids of the rendered prompt with one start token, or none where the model has none."""
-        return self.prompt.render(problem, self.tokenizer).ids
+        # Rendering costs more than encoding, and a problem comes with many solutions.
+        key = problem.statement
+        if key not in self._rendered:
+            if len(self._rendered) >= MAX_RENDERED:
+                self._rendered.clear()
+            self._rendered[key] = self.prompt.render(problem, self.tokenizer).ids
+        return self._rendered[key]
 
     def encode(
         self,

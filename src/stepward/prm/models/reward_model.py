@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from stepward.prm.errors import ModelError
-from stepward.prm.models.batches import Batch, batches_by_length, make_batch
+from stepward.prm.models.batches import Batch, batches_by_length, batches_by_prompt, make_batch
 from stepward.prm.models.discriminative import reference_logprobs
 from stepward.prm.models.folder import LoadedPrm, PrmDescription
 from stepward.prm.models.heads import as_head
@@ -91,8 +91,14 @@ class DiscriminativeRewardModel:
         model = self.prm.model.eval()
         device = next(model.parameters()).device
         results: list[tuple[float, ...]] = [()] * len(encoded)
-        for group in batches_by_length([len(e.token_ids) for e in encoded], self.batch_tokens):
-            batch = make_batch([encoded[i] for i in group]).to(device)
+        share = self.prm.model.causal
+        groups = (
+            batches_by_prompt(encoded, self.batch_tokens)
+            if share
+            else batches_by_length([len(e.token_ids) for e in encoded], self.batch_tokens)
+        )
+        for group in groups:
+            batch = make_batch([encoded[i] for i in group], share_prompts=share).to(device)
             raw = model(batch, self._logprobs(batch))
             values = getattr(as_head(model.head), reading)(raw).float().cpu()
             if not bool(values.isfinite().all()):
