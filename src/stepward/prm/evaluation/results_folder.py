@@ -2,6 +2,7 @@
 
 ``results.json``       headline numbers with intervals, thresholds, weights and their sources, the manifest
 ``predictions.parquet``  one row an item and scorer: label, prediction, step scores
+``items.parquet``        the items themselves, so that the viewer can show them
 ``best_of_n.parquet``    one row a problem, method and cut: accuracy (where samples were evaluated)
 ``report.html``        the same for a person, without any file beside it
 
@@ -47,6 +48,15 @@ PREDICTIONS_SCHEMA = pa.schema(
         pa.field("scores", pa.list_(pa.float64())),
     ]
 )
+ITEMS_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("problem", pa.string(), nullable=False),
+        pa.field("steps", pa.list_(pa.string()), nullable=False),
+        pa.field("final_answer_correct", pa.bool_()),
+        pa.field("source", pa.string(), nullable=False),
+    ]
+)
 BEST_OF_N_SCHEMA = pa.schema(
     [
         pa.field("cut_by", pa.string(), nullable=False),
@@ -78,6 +88,7 @@ def write_results(folder: str | Path, results: Results) -> list[Path]:
     files = {"results.json": _json_bytes(summary(results)), "report.html": render(results).encode()}
     if results.runs:
         files["predictions.parquet"] = _parquet(predictions_table(results))
+        files["items.parquet"] = _parquet(items_table(results))
     if results.best_of_n:
         files["best_of_n.parquet"] = _parquet(best_of_n_table(results.best_of_n))
     folder.mkdir(parents=True, exist_ok=True)
@@ -158,6 +169,21 @@ def predictions_table(results: Results) -> pa.Table:
         for i, item in enumerate(results.items)
     ]
     return pa.Table.from_pylist(rows, schema=PREDICTIONS_SCHEMA)
+
+
+def items_table(results: Results) -> pa.Table:
+    """One row an item, in the order of the predictions."""
+    rows = [
+        {
+            "id": item.id,
+            "problem": item.problem,
+            "steps": list(item.steps),
+            "final_answer_correct": item.final_answer_correct,
+            "source": item.source,
+        }
+        for item in results.items
+    ]
+    return pa.Table.from_pylist(rows, schema=ITEMS_SCHEMA)
 
 
 def best_of_n_table(results: Sequence[BestOfNResult]) -> pa.Table:
