@@ -32,6 +32,10 @@ def spin():
 def nap(s):
     time.sleep(s)
     return s
+def interval(s):
+    began = time.monotonic()
+    time.sleep(s)
+    return [began, time.monotonic()]
 def nap_first_time(path):
     if not os.path.exists(path):
         open(path, "w").close()
@@ -364,6 +368,42 @@ def test_a_closed_supervisor_refuses(module_dir: Path) -> None:
     fresh.close()
     with pytest.raises(StepwardError, match="closed"):
         fresh.run(_f("add"), [1, 2])
+
+
+def test_closing_ends_calls_in_flight_with_an_error_and_leaves_no_process(module_dir: Path) -> None:
+    fresh = Supervisor(num_workers=1)
+    worker = fresh.run(_f("pid")).value
+    ended: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            fresh.run(_f("nap"), [60])
+        except StepwardError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    time.sleep(0.1)
+    fresh.close()
+    thread.join(5)
+    assert [str(error) for error in ended] == ["this supervisor of workers is closed; make a new one"]
+    assert _gone(worker)
+
+
+def test_a_call_alone_overlaps_with_no_other(supervisor: Supervisor) -> None:
+    spans: dict[str, list[float]] = {}
+
+    def call(name: str, alone: bool) -> None:
+        spans[name] = supervisor.run(_f("interval"), [0.05], alone=alone).value
+
+    threads = [threading.Thread(target=call, args=(f"{i}", i % 3 == 1)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name in ("1", "4"):
+        began, ended = spans.pop(name)
+        assert all(end <= began or ended <= start for start, end in spans.values())
 
 
 _plain = st.recursive(

@@ -14,7 +14,7 @@ import sys
 import threading
 from dataclasses import dataclass, field
 
-from stepward.prm.errors import ConfigError
+from stepward.prm.errors import ConfigError, StepwardError
 from stepward.verifiers import worker_main
 
 
@@ -104,10 +104,13 @@ class Template:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._closed = False
 
     def fork(self) -> Worker:
-        """Fork a worker, starting the template where it does not run. Raises ConfigError."""
+        """Fork a worker, starting the template where it does not run. Raises ConfigError, StepwardError."""
         with self._lock:
+            if self._closed:  # a call that was in flight when its supervisor was closed
+                raise StepwardError("this supervisor of workers is closed; make a new one")
             control = self._control or self._start()
             ours, theirs = socket.socketpair()
             try:
@@ -140,8 +143,9 @@ class Template:
             return reply["status"], reply["cpu_s"]
 
     def close(self) -> None:
-        """End the template; it kills its workers."""
+        """End the template for good; it kills its workers."""
         with self._lock:
+            self._closed = True
             self._end()
 
     def abandon(self) -> None:

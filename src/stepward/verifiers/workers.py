@@ -174,15 +174,15 @@ class Supervisor:
         return dict(zip(calls, results, strict=True))
 
     def close(self) -> None:
-        """End all workers. A closed supervisor refuses calls."""
+        """End all workers. Calls in flight raise StepwardError, and so do later ones."""
         with self._lock:
             self._closed = True
             pools, self._pools = self._pools, {}
             threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.shutdown(wait=True)
         for pool in pools.values():
             pool.close()
+        if threads is not None:
+            threads.shutdown(wait=True)
 
     def __enter__(self) -> "Supervisor":
         return self
