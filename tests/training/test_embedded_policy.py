@@ -101,9 +101,9 @@ def test_the_start_token_comes_once_before_a_prompt() -> None:
 
 
 def test_the_same_seed_makes_the_same_files_and_another_seed_other_weights(tmp_path: Path) -> None:
-    small = {"steps": 2, "batch_size": 2, "num_problems": 40, "vocab_size": 400}
+    small = {"rounds": ((2, 0.02), (1, 0.02)), "batch_size": 2, "num_problems": 40, "vocab_size": 400}
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        train_embedded(tmp_path / name, seed=seed, **small)
+        train_embedded(tmp_path / name, seed=seed, drill_share=0.5, **small)
     names = sorted(f.name for f in (tmp_path / "a").iterdir())
     assert names == [
         "config.json", "generation_config.json", "model.safetensors", "provenance.json", "tokenizer.json",
@@ -122,8 +122,8 @@ def test_the_same_seed_makes_the_same_files_and_another_seed_other_weights(tmp_p
 def test_the_shipped_checkpoint_is_small_and_an_ordinary_hugging_face_folder() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
-    model = AutoModelForCausalLM.from_pretrained(SHIPPED)
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED, local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(SHIPPED, local_files_only=True)
     assert tokenizer.is_fast
     assert 0.5e6 <= sum(p.numel() for p in model.parameters()) <= 3e6
     assert sum(f.stat().st_size for f in SHIPPED.iterdir()) <= 6_000_000
@@ -135,7 +135,7 @@ def test_the_shipped_checkpoint_is_small_and_an_ordinary_hugging_face_folder() -
 def test_the_shipped_provenance_says_how_to_make_it_again() -> None:
     provenance = json.loads((SHIPPED / "provenance.json").read_text())
     assert provenance["script"] == "stepward.training.embedded_policy"
-    assert {"script_version", "seed", "steps", "num_problems"} <= set(provenance)
+    assert {"script_version", "seed", "rounds", "sharpness", "num_problems"} <= set(provenance)
 
 
 @pytest.mark.slow
@@ -143,8 +143,8 @@ def test_sampled_at_temperature_one_it_solves_between_40_and_75_percent_of_held_
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(SHIPPED, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(SHIPPED)
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED, padding_side="left", local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(SHIPPED, local_files_only=True)
     problems = list(islice(generate(Split.HELD_OUT, 77), 400))
     torch.manual_seed(0)
     right = logic = wrong = 0

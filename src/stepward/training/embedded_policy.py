@@ -7,13 +7,13 @@ in minutes on one core. What comes out is an ordinary Hugging Face folder.
 import json
 import math
 import random
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepward.prm.seeds import derive_seed
-from stepward.prm.word_problems import MAX_AMOUNT, Split, generate, parse
+from stepward.prm.word_problems import MAX_AMOUNT, Split, Story, generate, parse
 from stepward.training.misreadings import write_solution, write_step
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 SCRIPT_VERSION = "1"
+ROUNDS = ((2400, 2e-2), (1200, 2e-2))
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
 SEPARATOR = "\n"
 
@@ -37,24 +38,26 @@ def train_embedded(
     out: Path,
     *,
     seed: int = 0,
-    steps: int = 2400,
+    rounds: Sequence[tuple[int, float]] = ROUNDS,
     batch_size: int = 32,
-    peak_lr: float = 2e-2,
+    sharpness: float = 1.25,
     num_problems: int = 40_000,
     drill_share: float = 0.12,
     vocab_size: int = 1024,
-    report: "Any | None" = None,
+    report: Callable[[int, float], None] | None = None,
 ) -> dict[str, float]:
     """Train the embedded policy and write it as a Hugging Face checkpoint.
 
     Args:
         out: Folder to write; made where missing.
         seed: Of the problems, the misreadings, the initial weights and the order.
-        steps: Optimizer steps.
+        rounds: Of each round the optimizer steps and the highest learning rate of the matrices (Muon); the
+            rest learns at a fifth of it (AdamW). A rate falls to nothing over the second half of its round.
         batch_size: Solutions a step.
-        peak_lr: Highest learning rate of the matrices (Muon); the rest learns at a tenth of it (AdamW).
+        sharpness: Factor on the logits of the finished policy. Where it is torn evenly, as by a trap, nothing
+            changes; what it does by mistake once in ten times becomes rarer.
         num_problems: Distinct problems of the training split; each is solved anew every time it comes up.
-        drill_share: Share of the steps, at the start, spent on equations alone.
+        drill_share: Share of the first round's steps, at its start, spent on equations alone.
         vocab_size: Entries of the tokenizer, special tokens and bytes included.
         report: Called with (step, loss) every 50 steps.
 
@@ -70,25 +73,44 @@ def train_embedded(
         vocab_size,
     )
     model = build_model(tokenizer, seed)
-    encoded = [(tokenizer.encode(prompt), story) for prompt, story in stories]
-
-    def solved() -> Iterator[Example]:
-        while True:
-            for index in rng.sample(range(len(encoded)), len(encoded)):
-                prompt, story = encoded[index]
-                text = SEPARATOR.join(write_solution(story, rng))
-                ids = tokenizer.encode(text, add_special_tokens=False)
-                yield [*prompt, *ids, tokenizer.eos_token_id], len(prompt)
-
-    def drills() -> Iterator[Example]:
-        while True:
-            text = SEPARATOR.join(_drill(rng) for _ in range(8)) + SEPARATOR
-            yield tokenizer.encode(text), 1
-
-    num_drill = int(drill_share * steps)
-    loss = _fit(model, _batches(drills(), solved(), num_drill, batch_size), steps, peak_lr, report)
-    _save(out, model, tokenizer, {"seed": seed, "steps": steps, "num_problems": num_problems})
+    encoded = [(_ids(tokenizer, prompt, special=True), story) for prompt, story in stories]
+    num_drill = int(drill_share * rounds[0][0])
+    loss = 0.0
+    for index, (steps, peak_lr) in enumerate(rounds):
+        rng = rng if index == 0 else random.Random(derive_seed(seed, "embedded_policy", *["more"] * index))
+        drills = islice(_batches(_drills(tokenizer, rng), batch_size), 0 if index else num_drill)
+        solutions = _solution_batches(encoded, tokenizer, rng, batch_size)
+        loss = _fit(model, chain(drills, solutions), steps, peak_lr, report)
+    _sharpen(model, sharpness)
+    made_from = {"seed": seed, "rounds": rounds, "sharpness": sharpness, "num_problems": num_problems}
+    _save(out, model, tokenizer, made_from)
     return {"loss": loss, "parameters": float(sum(p.numel() for p in model.parameters()))}
+
+
+# ---- Examples ----------------------------------------------------------------------------------------------
+
+
+def _ids(tokenizer: "PreTrainedTokenizerFast", text: str, *, special: bool = False) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=special)["input_ids"]  # pyright: ignore[reportAssignmentType]
+    return ids
+
+
+def _solutions(
+    encoded: Sequence[tuple[list[int], Story]], tokenizer: "PreTrainedTokenizerFast", rng: random.Random
+) -> Iterator[Example]:
+    """Problems in random order, each solved anew, misreadings and all, every time it comes up."""
+    while True:
+        for index in rng.sample(range(len(encoded)), len(encoded)):
+            prompt, story = encoded[index]
+            ids = _ids(tokenizer, SEPARATOR.join(write_solution(story, rng)) + EOS)
+            yield [*prompt, *ids], len(prompt)
+
+
+def _drills(tokenizer: "PreTrainedTokenizerFast", rng: random.Random) -> Iterator[Example]:
+    """Eight true equations and no problem."""
+    while True:
+        text = SEPARATOR.join(_drill(rng) for _ in range(8)) + SEPARATOR
+        yield _ids(tokenizer, text, special=True), 1
 
 
 def _drill(rng: random.Random) -> str:
@@ -170,28 +192,38 @@ def build_model(tokenizer: "PreTrainedTokenizerFast", seed: int) -> "LlamaForCau
         num_key_value_heads=4,
         max_position_embeddings=1024,
         tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        attn_implementation="sdpa",
+        bos_token_id=_special(tokenizer, BOS),
+        eos_token_id=_special(tokenizer, EOS),
+        pad_token_id=_special(tokenizer, PAD),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return LlamaForCausalLM(config)
 
 
+def _special(tokenizer: "PreTrainedTokenizerFast", token: str) -> int:
+    index: int = tokenizer.convert_tokens_to_ids(token)  # pyright: ignore[reportAssignmentType]
+    return index
+
+
 # ---- Training ----------------------------------------------------------------------------------------------
 
 
-def _batches(
-    drills: Iterator[Example], solved: Iterator[Example], num_drill: int, batch_size: int
-) -> Iterator[list[Example]]:
-    """Drill batches, then solutions; within 16 batches those of like length go together, to waste no padding."""
-    for _ in range(num_drill):
-        yield list(islice(drills, batch_size))
-    order = random.Random(0)
+def _batches(examples: Iterator[Example], batch_size: int) -> Iterator[list[Example]]:
     while True:
-        pool = sorted(islice(solved, 16 * batch_size), key=lambda e: len(e[0]))
+        yield list(islice(examples, batch_size))
+
+
+def _solution_batches(
+    encoded: Sequence[tuple[list[int], Story]],
+    tokenizer: "PreTrainedTokenizerFast",
+    rng: random.Random,
+    batch_size: int,
+) -> Iterator[list[Example]]:
+    """Solutions of like length together, within 16 batches in random order, to waste no padding."""
+    order = random.Random(0)
+    for examples in _batches(_solutions(encoded, tokenizer, rng), 16 * batch_size):
+        pool = sorted(examples, key=lambda e: len(e[0]))
         batches = [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
         order.shuffle(batches)
         yield from batches
@@ -202,7 +234,7 @@ def _fit(
     batches: Iterator[list[Example]],
     steps: int,
     peak_lr: float,
-    report: "Any | None",
+    report: Callable[[int, float], None] | None,
 ) -> float:
     import torch
     from torch.nn.functional import cross_entropy
@@ -237,6 +269,14 @@ def _fit(
     return shown
 
 
+def _sharpen(model: "LlamaForCausalLM", sharpness: float) -> None:
+    """Multiply all logits: the last norm's weights scale them, since no bias follows."""
+    import torch
+
+    with torch.no_grad():
+        model.model.norm.weight.mul_(sharpness)
+
+
 def _rate(step: int, steps: int) -> float:
     """Share of the peak learning rate: a short rise, then a straight fall to nothing over the second half."""
     return min(1.0, (step + 1) / 20, 2 * (steps - step) / steps)
@@ -256,15 +296,18 @@ def _collate(batch: list[Example]) -> "tuple[torch.Tensor, torch.Tensor]":
 
 
 def _save(
-    out: Path, model: "LlamaForCausalLM", tokenizer: "PreTrainedTokenizerFast", provenance: dict[str, object]
+    out: Path,
+    model: "LlamaForCausalLM",
+    tokenizer: "PreTrainedTokenizerFast",
+    provenance: Mapping[str, object],
 ) -> None:
     from transformers import GenerationConfig
 
     out.mkdir(parents=True, exist_ok=True)
     model.generation_config = GenerationConfig(
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=_special(tokenizer, BOS),
+        eos_token_id=_special(tokenizer, EOS),
+        pad_token_id=_special(tokenizer, PAD),
     )
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
