@@ -512,6 +512,18 @@ def test_a_model_with_pickled_weights_or_no_licence_is_refused(hub, tmp_path):
 
 
 @pytest.mark.slow
+def test_with_xet_a_write_token_is_asked_for_and_its_refusal_is_said(hub, folder, monkeypatch):
+    # As far as the token request: the chunks that xet sends after it go to a storage server that is not played here.
+    pytest.importorskip("hf_xet")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", False)
+    hub.answers["xet-write-token"] = (403, "no rights to write")
+    with pytest.raises(PublishError, match=r"the upload broke .*xet-write-token") as fault:
+        send(hub, folder)
+    assert TOKEN not in str(fault.value)
+    assert main_tree(hub) == {}
+
+
+@pytest.mark.slow
 def test_datasets_reads_back_from_the_hub_what_was_published_through_hf_endpoint(hub, folder, tmp_path):
     write_card(folder, repo="me/steps")
     program = """
