@@ -256,6 +256,13 @@ def _bare(text: str) -> str:
 
 
 def _compare(check: Check, gold: str, answer: str) -> Finding:
+    try:
+        return _compared(check, gold, answer)
+    except Exception as fault:  # A bug of ours must not become a verdict on the policy.
+        return Finding(VerdictKind.UNKNOWN, Reason.CRASH, f"the comparison failed: {fault!r}"[:200])
+
+
+def _compared(check: Check, gold: str, answer: str) -> Finding:
     match check.kind:
         case CheckKind.TEXT:
             return (

@@ -86,10 +86,10 @@ _LEAD_IN = re.compile(
 _DISPLAY = re.compile(r"\$\$(.+?)\$\$|\\\[(.+?)\\\]", re.S)
 _MATH_SPAN = re.compile(r"(?:\$([^$\n]+)\$|\\\(([^\n]+?)\\\))\s*(?:[.,;!*]|$)")
 _SENTENCE_END = re.compile(
-    r"(?<!\d)\.(?=\s|$)|\.(?=\s+[A-Z\\$]|\s*$)|[!?](?=\s|$)|,?\s+(?:because|since|which)\b", re.I
+    r"(?<!\d)\.(?=\s|$)|\.(?=\s{1,9}[A-Z\\$]|\s{0,9}$)|[!?](?=\s|$)|,?\s{1,9}(?:because|since|which)\b", re.I
 )
 _OPTION_AND_REASON = re.compile(r"\(?([A-Z])\)?,\s+[a-z]{2,}")
-_CLOSING_REMARK = re.compile(r"\s*I hope (?:it|this) is correct.*$", re.I | re.S)
+_CLOSING_REMARK = re.compile(r"\s{0,9}I hope (?:it|this) is correct.*$", re.I | re.S)
 _NUMBER = re.compile(
     r"(?<![\w.,])(?:[-−](?=[\d.$\\]))?[$€£]?"
     r"(?:\\d?frac\{-?\d{1,40}\}\{\d{1,40}\}|\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\s?/\s?\d+|\d*\.?\d+)"
@@ -102,6 +102,7 @@ _NEXT_PROBLEM = re.compile(
 )
 _CHOICE = re.compile(r"\(?\b([A-Z])\b\)?")
 _LAST_CHOICE = re.compile(r"\(([A-Z])\)|\b([A-Z])\)|\b(?:option|choice)[ \t]+\(?([A-Z])\b|\b([A-Z])[.\s*]*\Z")
+_TWO_WORDS = re.compile(r"[^\W\d_]{2,} [^\W\d_]{2,}\b")
 _LEADING_WORD = re.compile(r"[^\W\d_]{2,}\b")
 _WORDS = re.compile(r"[^\W\d_]{3,}")
 _LATEX = re.compile(r"\\(?:text\w*|begin|end|mathrm|operatorname)\s*\{[^{}]*\}|\\[a-zA-Z]+")
@@ -142,7 +143,7 @@ def extract_answer(
     found = _search(text, 0, len(text), at_limit)
     if found.answer or found.cut or at_limit:
         return Extraction(found.answer, cut=found.answer is None)
-    guess = _whole_text(text) or (_last_guess(text, kind) if fallback else None)
+    guess = _whole_text(text, kind) or (_last_guess(text, kind) if fallback else None)
     return Extraction(guess)
 
 
@@ -254,17 +255,23 @@ def _value_span(text: str, begin: int, end: int) -> tuple[int, int]:
     return begin, line_end
 
 
-def _whole_text(text: str) -> FinalAnswer | None:
+def _whole_text(text: str, kind: CheckKind) -> FinalAnswer | None:
     """The text itself, where it is one short line without a sentence in it."""
     bare = text.strip()
     if (
         not bare
         or len(bare) > _LONGEST_BARE_ANSWER
         or "\n" in bare
-        or len(_WORDS.findall(_LATEX.sub("", bare))) > 3
+        or len(_WORDS.findall(_LATEX.sub("", bare))) > (8 if kind is CheckKind.TEXT else 3)
     ):
         return None
-    if not re.search(r"\d|\\[a-zA-Z]|[=^$]", bare) and not re.fullmatch(r"[\w'()-]+\.?", bare):
+    if _TWO_WORDS.match(bare) and kind is not CheckKind.TEXT:
+        return None
+    if (
+        kind is not CheckKind.TEXT
+        and not re.search(r"\d|\\[a-zA-Z]|[=^$]", bare)
+        and not re.fullmatch(r"[\w'()-]+\.?", bare)
+    ):
         return None
     if "boxed" in bare:
         return None

@@ -127,7 +127,7 @@ def _ratio(cursor: Cursor, atom: Atom) -> Value:
             digits.append(cursor.tokens[start : cursor.position])
         minutes = digits[1:]
         clock = all(len(d) == 1 and d[0].kind is Kind.NUMBER and len(d[0].text) == 2 for d in minutes)
-        suffix = re.sub(r"[^apm]", "", _unit(cursor).lower())
+        suffix = _meridian(cursor)
         value = Colon(tuple(parts), clock and isinstance(parts[0], Number), suffix)
     unit = _unit(cursor) if isinstance(value, EXPRESSION_TYPES) else ""
     if isinstance(value, EXPRESSION_TYPES) and (unit or cursor.money):
@@ -139,6 +139,21 @@ def _ratio(cursor: Cursor, atom: Atom) -> Value:
             return Quantity(inner, "degree")
         case _:
             return value
+
+
+def _meridian(cursor: Cursor) -> str:
+    """``am``, ``pm``, ``p.m.`` behind a time of day."""
+    first = cursor.peek()
+    if first.kind not in (Kind.WORD, Kind.TEXT):
+        return ""
+    letters = re.sub(r"[^apm]", "", first.text.lower())
+    if letters in ("am", "pm"):
+        cursor.take()
+        return letters
+    if letters in ("a", "p") and cursor.peek(1).text == "." and cursor.peek(2).text.lower() == "m":
+        cursor.position += 3
+        return f"{letters}m"
+    return ""
 
 
 def _unit(cursor: Cursor) -> str:
@@ -161,8 +176,8 @@ def _unit(cursor: Cursor) -> str:
             power = cursor.take()
             if braced:
                 cursor.skip("}")
-            if power.kind is not Kind.NUMBER and power.text != "circ":
-                raise Unreadable("a unit with an exponent that is no number")
+            if (power.kind is not Kind.NUMBER or len(power.text) > 1) and power.text != "circ":
+                raise Unreadable("a unit with an exponent that is no digit")
             words.append(f"^{sign}{power.text}" if power.kind is Kind.NUMBER else "degree")
         elif words and cursor.at("/", ".", "*"):
             words.append(cursor.take().text)
@@ -173,6 +188,11 @@ def _unit(cursor: Cursor) -> str:
 
 def _unit_begins(cursor: Cursor) -> bool:
     token = cursor.peek()
+    dotted = token.text.lower() in ("a", "p") and [cursor.peek(k).text.lower() for k in (1, 2)] == [".", "m"]
+    if dotted or token.text.lower() in ("am", "pm"):
+        return True
+    if token.text == "min":
+        return cursor.peek(1).text not in ("(", "{", "_", "\\{")
     if token.text in FUNCTIONS or token.text in GREEK:
         return False
     if len(token.text) == 1:

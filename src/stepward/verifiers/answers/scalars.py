@@ -69,7 +69,7 @@ def same_number(gold: Number, answer: Number, tolerance: float | None = None) ->
     if tolerance is not None:
         near = abs(gold.value - answer.value) <= Fraction(tolerance) * abs(gold.value)
         return equal(f"within {tolerance:g}") if near else DIFFERENT
-    if _float_noise(gold, answer):
+    if _float_noise(gold, answer) or _float_noise(answer, gold):
         return equal("equal but for the last digits of a float")
     if gold.decimals is None and gold.value.denominator == 1:
         return DIFFERENT  # A whole number is exact.
@@ -95,13 +95,13 @@ def _claims(decimal: Number, exact: Fraction, lenient: bool) -> Finding:
     return ambiguous(f"a rounding to {digits} significant digits")
 
 
-def _float_noise(gold: Number, answer: Number) -> bool:
-    """An answer of twelve or more digits that came out of floating-point arithmetic; the gold is exact or short."""
-    if answer.decimals is None or significant(answer.value, answer.decimals) < FLOAT_DIGITS or not gold.value:
+def _float_noise(exact: Number, noisy: Number) -> bool:
+    """A decimal of twelve or more digits that came out of floating-point arithmetic, beside an exact or short one."""
+    if noisy.decimals is None or significant(noisy.value, noisy.decimals) < FLOAT_DIGITS or not exact.value:
         return False
-    if gold.decimals is not None and gold.decimals > SHORT_DECIMALS:
+    if exact.decimals is not None and exact.decimals > SHORT_DECIMALS:
         return False
-    return abs(answer.value - gold.value) < abs(gold.value) * Fraction(1, 10**10)
+    return abs(noisy.value - exact.value) < abs(exact.value) * Fraction(1, 10**10)
 
 
 def significant(value: Fraction, places: int) -> int:
