@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 SCRIPT_VERSION = "1"
-ROUNDS = ((2400, 2e-2), (1200, 2e-2))
+ROUNDS = ((2400, 2e-2), (1200, 2e-2), (1000, 1e-2))
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
 SEPARATOR = "\n"
 
@@ -319,4 +319,4 @@ def _save(
     for file in out.iterdir():
         file.chmod(0o644)
     made_by = {"script": "stepward.training.embedded_policy", "script_version": SCRIPT_VERSION}
-    (out / "provenance.json").write_text(json.dumps({**made_by, **provenance}, indent=2) + "\n")
+    (out / "provenance.json").write_text(json.dumps({**made_by, **provenance}) + "\n")
