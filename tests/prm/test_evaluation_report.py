@@ -92,12 +92,8 @@ def make_results(noise: float = 0.2, seed: int = 1, count: int = 60, scorer: str
 def test_the_same_evaluation_writes_the_same_bytes(tmp_path: Path) -> None:
     results = make_results()
     first, second = write_results(tmp_path / "a", results), write_results(tmp_path / "b", make_results())
-    assert [p.name for p in first] == [
-        "results.json",
-        "report.html",
-        "predictions.parquet",
-        "best_of_n.parquet",
-    ]
+    names = ["results.json", "report.html", "predictions.parquet", "items.parquet", "best_of_n.parquet"]
+    assert [p.name for p in first] == names
     for mine, theirs in zip(first, second, strict=True):
         assert mine.read_bytes() == theirs.read_bytes()
 
