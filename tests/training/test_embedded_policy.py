@@ -106,8 +106,8 @@ def test_the_same_seed_makes_the_same_files_and_another_seed_other_weights(tmp_p
         train_embedded(tmp_path / name, seed=seed, drill_share=0.5, **small)
     names = sorted(f.name for f in (tmp_path / "a").iterdir())
     assert names == [
-        "config.json", "generation_config.json", "model.safetensors", "provenance.json", "tokenizer.json",
-        "tokenizer_config.json",
+        "config.json", "generation_config.json", "model.safetensors", "prompt.jinja", "provenance.json",
+        "tokenizer.json", "tokenizer_config.json",
     ]  # fmt: skip
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()

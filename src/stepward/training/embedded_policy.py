@@ -316,6 +316,8 @@ def _save(
     config = json.loads(config_file.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
     config.pop("backend", None)
     config_file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    # Jinja drops one newline at the end of a template.
+    (out / "prompt.jinja").write_text(render_prompt("{{ problem }}") + "\n")
     for file in out.iterdir():
         file.chmod(0o644)
     made_by = {"script": "stepward.training.embedded_policy", "script_version": SCRIPT_VERSION}
