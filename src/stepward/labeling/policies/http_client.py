@@ -35,6 +35,11 @@ class Target:
     tls: bool
     path: str
 
+    @property
+    def authority(self) -> str:
+        """Host and port as a header writes them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class Response:
@@ -89,7 +94,7 @@ class HttpClient:
         """
         extra = "".join(f"{k}: {v}\r\n" for k, v in headers.items())
         head = (
-            f"POST {self.target.path}{path} HTTP/1.1\r\nhost: {self.target.host}:{self.target.port}\r\n"
+            f"POST {self.target.path}{path} HTTP/1.1\r\nhost: {self.target.authority}\r\n"
             f"content-length: {len(body)}\r\n{self._head}{extra}\r\n"
         )
         data = head.encode("latin-1") + body
