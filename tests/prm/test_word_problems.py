@@ -112,7 +112,7 @@ def test_a_text_that_is_no_generated_problem_is_refused() -> None:
 
 
 def test_an_unknown_level_is_named_in_the_error() -> None:
-    with pytest.raises(ValueError, match="no level 'hardest'; there are default, easy"):
+    with pytest.raises(ValueError, match="no level 'hardest'; there are default, demo, easy"):
         next(generate(Split.TRAIN, level="hardest"))
 
 
