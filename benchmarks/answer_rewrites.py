@@ -222,8 +222,8 @@ def _drop_item(text: str, rng: random.Random) -> str | None:
     if not body or "," not in body[2] or re.search(r"\d,\d\d\d", text):
         return None
     items = [i.strip() for i in body[2].split(",")]
-    if len(set(items)) != len(items):
-        return None
+    if len({"".join(sorted(re.sub(r"[ +]", "", i))) for i in items}) != len(items):
+        return None  # One value written in two ways.
     items.pop(rng.randrange(len(items)))
     return f"{body[1]}{', '.join(items)}{body[3]}"
 

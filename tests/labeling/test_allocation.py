@@ -3,8 +3,11 @@
 import pytest
 
 from stepward.labeling.allocation.binary_search import BinarySearch
+from stepward.labeling.allocation.difficulty_k import DifficultyK
 from stepward.labeling.allocation.fixed_k import FixedK, StopAtFirstRight
 from stepward.labeling.allocation.registry import make_allocation
+from stepward.labeling.allocation.two_fidelity import TwoFidelity
+from stepward.labeling.allocation.variance_rounds import VarianceRounds
 from stepward.labeling.evidence import AllocationRule, Draw, SolutionEvidence
 from stepward.prm.errors import ConfigError
 from stepward.prm.types import Outcome
@@ -64,6 +67,51 @@ def test_binary_search_spends_nothing_where_the_answer_is_not_wrong(outcome):
 def test_binary_search_ends_where_the_engine_gives_only_faults():
     log = play(BinarySearch(3), [fresh(8)], lambda d: Outcome.ERROR)
     assert [d.prefix for batch in log for d in batch] == [4, 4, 4]
+
+
+def test_the_bare_problem_is_drawn_once_for_all_its_solutions():
+    draws = FixedK(2, include_root=True).next_draws([fresh(2), fresh(2)])
+    assert [d for d in draws if d.prefix == 0] == [Draw(0, 0), Draw(0, 0)]
+
+
+@pytest.mark.parametrize(("rate", "k"), [(0.0, 5), (0.5, 3), (1.0, 2)])
+def test_difficulty_sets_k_from_a_probe_of_the_bare_problem(rate, k):
+    rule = DifficultyK(hard=5, medium=3, easy=2, probe=4)
+    seen = iter([R, W, R, W])
+    answers = {0.0: lambda d: W, 1.0: lambda d: R, 0.5: lambda d: next(seen) if d.prefix == 0 else W}
+    log = play(rule, [fresh(3), fresh(2)], answers[rate])
+    assert log[0] == [Draw(0, 0)] * 4
+    assert log[1] == [Draw(0, 1)] * k + [Draw(0, 2)] * k + [Draw(1, 1)] * k
+    assert len(log) == 2
+
+
+def test_difficulty_stops_where_the_probe_met_only_faults():
+    assert len(play(DifficultyK(probe=3), [fresh(4)], lambda d: Outcome.TIMEOUT)) == 1
+
+
+def test_variance_rounds_go_where_outcomes_differ_and_keep_the_budget():
+    seen = iter([R, W] * 50)
+    log = play(VarianceRounds(first=2, mean_rollouts=4, share=0.5), [fresh(4)],
+               lambda d: next(seen) if d.prefix == 2 else R)  # fmt: skip
+    draws = [d.prefix for batch in log for d in batch]
+    assert draws[:6] == [1, 1, 2, 2, 3, 3]
+    assert len(draws) == 12  # 4 a prefix on average
+    assert draws.count(2) == 8  # all that was left
+
+
+def test_two_fidelities_draw_only_where_the_scores_are_unsure():
+    sure = SolutionEvidence(3, (10,) * 3, W, ((),) * 4, prm_scores=(0.99, 0.5, 0.2))
+    assert TwoFidelity(2).next_draws([sure]) == [Draw(0, 2)] * 2
+    assert [d.prefix for d in TwoFidelity(1).next_draws([fresh(3)])] == [1, 2]
+
+
+def test_options_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="hard_below"):
+        DifficultyK(hard_below=0.9, easy_from=0.1)
+    with pytest.raises(ValueError, match="mean_rollouts"):
+        VarianceRounds(first=4, mean_rollouts=2)
+    with pytest.raises(ValueError, match="low"):
+        TwoFidelity(low=0.9, high=0.1)
 
 
 def test_rules_have_names_and_refuse_zero_rollouts():

@@ -40,6 +40,16 @@ def test_genprm_labels_from_counts_with_the_outcome_at_the_end():
     assert not rootless.decided
 
 
+def test_the_bare_problem_counts_for_every_solution():
+    solutions = [
+        SolutionEvidence(2, (5, 5), R, (tuple(mc(4, 8)), tuple(mc(4, 8)), ())),
+        SolutionEvidence(2, (5, 5), R, ((), tuple(mc(4, 8)), ())),
+    ]
+    counts = [[Counts(**{o.value: d.count(o) for o in Outcome}) for d in s.draws] for s in solutions]
+    rule = make_estimator("genprm_relative", allocation=Allocation.FIXED_K)
+    assert [[s.label for s in got.labels] for got in rule.estimate(solutions, counts)] == [[1, 1], [1, 1]]
+
+
 def test_the_prover_is_the_best_of_k_of_the_completer():
     # K = 2: Q = .5 -> .75, Q = .2 -> .36, Q = 1 -> 1
     assert prover_advantages([0.5, 0.2, 1.0], 2) == pytest.approx([0.36 - 0.75, 1 - 0.36])

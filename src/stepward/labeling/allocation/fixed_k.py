@@ -24,7 +24,8 @@ class FixedK:
 
     Attributes:
         num_rollouts: K; Math-Shepherd uses 8.
-        include_root: Draw at the bare problem too, which relative rules (GenPRM, PAV) divide by.
+        include_root: Draw at the bare problem too, which relative rules (GenPRM, PAV) compare with. It is the
+            same prefix for all solutions of a problem: it is drawn at once, for the first.
     """
 
     num_rollouts: int = 8
@@ -43,7 +44,7 @@ class FixedK:
         return [
             Draw(number, prefix)
             for number, evidence in enumerate(solutions)
-            for prefix in inner_prefixes(evidence, self.include_root)
+            for prefix in inner_prefixes(evidence, self.include_root and number == 0)
             for _ in range(self.num_rollouts - len(evidence.draws[prefix]))
         ]
 

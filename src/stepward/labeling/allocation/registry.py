@@ -3,8 +3,11 @@
 from collections.abc import Callable
 
 from stepward.labeling.allocation.binary_search import BinarySearch
+from stepward.labeling.allocation.difficulty_k import DifficultyK
 from stepward.labeling.allocation.fixed_k import FixedK, StopAtFirstRight
 from stepward.labeling.allocation.information_gain import InformationGain
+from stepward.labeling.allocation.two_fidelity import TwoFidelity
+from stepward.labeling.allocation.variance_rounds import VarianceRounds
 from stepward.labeling.evidence import AllocationRule
 from stepward.prm.errors import ConfigError
 
@@ -13,6 +16,9 @@ ALLOCATIONS: dict[str, Callable[..., AllocationRule]] = {
     "stop_at_first_right": StopAtFirstRight,
     "binary_search": BinarySearch,
     "information_gain": InformationGain,
+    "difficulty_k": DifficultyK,
+    "variance_rounds": VarianceRounds,
+    "two_fidelity": TwoFidelity,
 }
 
 

@@ -24,7 +24,16 @@ MIN_TRIALS = 4
 chance in 6 % of cases. One right completion is enough for a 1."""
 
 
-@register("math_shepherd", version="1", valid_for={Allocation.FIXED_K, Allocation.STOP_AT_FIRST_RIGHT})
+@register(
+    "math_shepherd",
+    version="1",
+    valid_for={
+        Allocation.FIXED_K,
+        Allocation.STOP_AT_FIRST_RIGHT,
+        Allocation.DIFFICULTY_K,
+        Allocation.TWO_FIDELITY,
+    },
+)
 def math_shepherd(
     solutions: Sequence[SolutionEvidence],
     counts: Sequence[Sequence[Counts]],
@@ -50,7 +59,11 @@ def math_shepherd(
     return labelled
 
 
-@register("math_shepherd_soft", version="1", valid_for={Allocation.FIXED_K, Allocation.DIFFICULTY_K})
+@register(
+    "math_shepherd_soft",
+    version="1",
+    valid_for={Allocation.FIXED_K, Allocation.DIFFICULTY_K, Allocation.TWO_FIDELITY},
+)
 def math_shepherd_soft(
     solutions: Sequence[SolutionEvidence],
     counts: Sequence[Sequence[Counts]],

@@ -65,6 +65,16 @@ def too_truncated(counts: Counts) -> bool:
     return counts.truncated > MAX_TRUNCATED * honest
 
 
+def share_root(counts: Sequence[Sequence[Counts]]) -> list[list[Counts]]:
+    """The counts with prefix 0 pooled: the bare problem is the same prefix for all its solutions.
+
+    Where every row already holds the same draws, pooling repeats them and the mean stays what it was.
+    """
+    names = ("right", "wrong", "truncated", "no_answer", "no_gold", "undecided", "timeout", "error")
+    root = Counts(**{name: sum(getattr(row[0], name) for row in counts) for name in names})
+    return [[root, *row[1:]] for row in counts]
+
+
 def known_outcome(outcome: Outcome, truncated_as: TruncatedAs) -> int | None:
     """1 right, 0 wrong, None where the solution's own outcome says neither."""
     if outcome in (Outcome.TRUNCATED, Outcome.NO_ANSWER):

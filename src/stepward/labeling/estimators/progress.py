@@ -12,6 +12,8 @@ from itertools import pairwise
 from stepward.labeling.estimators.prefix_value import (
     estimates_with_outcome,
     from_hard_labels,
+    monte_carlo,
+    share_root,
     too_truncated,
 )
 from stepward.labeling.estimators.registry import TruncatedAs, register
@@ -40,9 +42,10 @@ def pav(
     Q^pi is read at every prefix but a truncated one; prefix 0 needs rollouts for the first step's advantage.
     """
     labelled: list[SolutionLabels] = []
-    for evidence, row in zip(solutions, counts, strict=True):
+    for evidence, row, shared in zip(solutions, counts, share_root(counts), strict=True):
         estimates = estimates_with_outcome(evidence, row, truncated_as)
-        values = [None if too_truncated(e.counts) else e.value for e in estimates]
+        root = monte_carlo(shared[0], truncated_as)
+        values = [None if too_truncated(e.counts) else e.value for e in (root, *estimates[1:])]
         gains = prover_advantages(values, prover_best_of)
         hard = [
             None if q is None or a is None else int(q + alpha * a > 0)

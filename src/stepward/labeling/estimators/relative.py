@@ -11,6 +11,7 @@ from stepward.labeling.estimators.prefix_value import (
     estimates_with_outcome,
     from_hard_labels,
     known_outcome,
+    share_root,
     too_truncated,
     trials,
 )
@@ -40,8 +41,8 @@ def genprm_relative(
     Valid where the number of trials at a prefix does not depend on their outcomes.
     """
     labelled: list[SolutionLabels] = []
-    for evidence, row in zip(solutions, counts, strict=True):
-        values = [_value(c, truncated_as, min_trials) for c in row[:-1]]
+    for evidence, row, shared in zip(solutions, counts, share_root(counts), strict=True):
+        values = [_value(c, truncated_as, min_trials) for c in shared[:-1]]
         own = known_outcome(evidence.outcome, truncated_as)
         values.append(None if own is None else float(own))
         hard = relative_labels(values, epsilon)

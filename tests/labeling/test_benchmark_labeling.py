@@ -1,0 +1,82 @@
+"""The benchmark's compiled kernel is the package's posterior, and its figures cannot slip unseen."""
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stepward.labeling.changepoint.grid import make_grid
+from stepward.labeling.changepoint.problem import posteriors
+from stepward.labeling.evidence import SolutionEvidence
+from stepward.prm.types import Outcome
+
+pytestmark = pytest.mark.slow
+pytest.importorskip("numba", reason="the benchmark's kernel is compiled with numba")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _benchmarks_on_the_path():
+    folder = str(Path(__file__).resolve().parents[2] / "benchmarks")
+    sys.path.insert(0, folder)
+    yield
+    sys.path.remove(folder)
+
+
+def test_the_kernel_equals_the_package_single_and_pooled():
+    from active import DECODE_ONLY, run
+    from simulator import MAX_STEPS, simulate
+
+    grid = make_grid()
+    sample = simulate("base", 64, 5, 8)
+    rng = np.random.default_rng(0)
+    inside = (np.arange(MAX_STEPS + 1) >= 1) & (np.arange(MAX_STEPS + 1) < sample.num_steps[:, None])
+    trials = rng.integers(0, 4, inside.shape) * inside
+    right = rng.binomial(trials, sample.chance)
+    evidence = rng.uniform(0.3, 2.0, (64, MAX_STEPS, 3))
+    for pooled in (True, False):
+        curve = run(sample, DECODE_ONLY, grid, 1, pooled=pooled, given=(right, trials))
+        for first in range(0, 64, 8):
+            solutions = [
+                SolutionEvidence(
+                    int(steps), (10,) * int(steps), Outcome.RIGHT if sample.right[row] else Outcome.WRONG,
+                    tuple(
+                        (Outcome.RIGHT,) * int(right[row, t])
+                        + (Outcome.WRONG,) * int(trials[row, t] - right[row, t])
+                        for t in range(steps + 1)
+                    ),
+                )
+                for row, steps in enumerate(sample.num_steps[first : first + 8], start=first)
+            ]  # fmt: skip
+            for row, got in enumerate(posteriors(solutions, grid, pool=pooled), start=first):
+                width = sample.num_steps[row] + 1
+                np.testing.assert_allclose(curve.p_right[row, :width], got.p_right, atol=1e-9)
+                np.testing.assert_allclose(curve.theta[row], got.theta, atol=1e-6)  # stored in float32
+    with_evidence = run(sample, DECODE_ONLY, grid, 1, evidence=evidence)
+    assert np.abs(with_evidence.p_right - run(sample, DECODE_ONLY, grid, 1).p_right).max() > 0.01
+
+
+def test_a_thousand_solutions_on_one_core_stay_ahead_of_the_peers():
+    """1,000 solutions have wide intervals: the bounds are half of what 16,000 show."""
+    from active import DECODE_ONLY, run
+    from intervals import Resample, f1_at, tokens_at
+    from labeling import best_omegaprm, decode
+    from peers import fixed_samples, math_shepherd
+    from simulator import simulate
+
+    started = time.process_time()
+    grid, sample = make_grid(), simulate("base", 1000, 77)
+    boot = Resample.of(sample, 1, replicates=1)
+    drawn = fixed_samples(sample, 8, 77)
+    budget = math_shepherd(sample, drawn, 0.0).tokens.mean()
+    target = boot.f1(decode(sample, drawn, grid))[0, 0]
+    prices = np.concatenate([DECODE_ONLY, np.geomspace(8e-4, 1.6e-5, 12)])
+    curve = run(sample, prices, grid, 77)
+    scores, tokens = boot.f1(curve.predicted)[0], boot.mean(curve.tokens)[0]
+    _, omega = best_omegaprm(sample, 77)
+    assert f1_at(scores, tokens, 0.10 * budget) > 0.68
+    # noise of the target alone is +-.03: ask for the tokens at a point below it
+    assert budget / tokens_at(scores, tokens, target - 0.03) > 6
+    assert omega.tokens.mean() / tokens_at(scores, tokens, boot.f1(omega.predicted)[0, 0]) > 1.5
+    assert time.process_time() - started < 60
