@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-import kernel
 import numpy as np
 from numpy.typing import NDArray
-from simulator import MAX_STEPS, Sample
 
+from benchmarks import kernel
+from benchmarks.peers import FixedSamples, inner
+from benchmarks.simulator import MAX_STEPS, Sample
 from stepward.labeling.changepoint.grid import ETA, Grid, curves, flatten
 from stepward.labeling.changepoint.pooling import BLUR, length_map
 
@@ -128,3 +129,9 @@ def run(
         )  # fmt: skip
     predicted, confidence, tokens, rollouts, mse = out
     return Curve(prices, tokens, predicted, confidence, mse, rollouts, theta, p_right, right, trials)
+
+
+def decode(sample: Sample, drawn: FixedSamples, grid: Grid, **options) -> NDArray[np.int64]:
+    """Math-Shepherd's samples under our decoder; ``options`` are those of ``run``."""
+    trials = inner(sample) * drawn.num_rollouts
+    return run(sample, DECODE_ONLY, grid, 1, given=(drawn.right, trials), **options).predicted[0]

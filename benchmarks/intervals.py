@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from simulator import Sample
 
-FRACTIONS = (0.01, 0.03, 0.10, 0.15, 0.30, 1.0)
+from benchmarks.simulator import Sample
+
+FRACTIONS = (0.01, 0.03, 0.05, 0.10, 0.15, 0.30, 1.0)
+"""Budgets, as shares of the tokens of Math-Shepherd K=8."""
 REPLICATES = 200
 
 

@@ -167,7 +167,8 @@ def pooled_prior(i, messages, steps, below, part, base, blur, num_s0, out):
 @nb.njit(cache=True)
 def label(first, last, steps, right, siblings, chance, true_value, rest, likelihoods, use_evidence, pooled,
           prices, overhead, seed, below, part, blur, num_s0, rho, phi, kappa, base, hazards, curves, eta,
-          given_k, given_n, out_predicted, out_confidence, out_tokens, out_rollouts, out_mse, theta, out_p_right, out_k, out_n):  # fmt: skip
+          given_k, given_n, out_predicted, out_confidence, out_tokens, out_rollouts, out_mse,
+          theta, out_p_right, out_k, out_n):  # fmt: skip
     """Label solutions first..last-1 of one problem at falling prices; see ``active.run``.
 
     ``given_k`` of ``given_n`` [solutions, prefixes] rollouts are taken in before the first price (a peer's

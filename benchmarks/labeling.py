@@ -1,10 +1,12 @@
 """The labelling benchmark on the simulator: change-point posterior with active allocation against its peers.
 
-    python benchmarks/labeling.py [base pooled evidence stress] [--n 16000] [--stress-n 4000] [--seeds 2]
+    python -m benchmarks.labeling [base pooled evidence stress] [--n 16000] [--stress-n 4000] [--seeds 2]
+    python -m benchmarks.labeling_report
 
-Writes benchmarks/results/labeling.json, a part at a time, so that parts may run one by one. Peers get their best
-K, early stopping and a threshold tuned on other seeds. Ratios count only where ``reference`` is in tolerance.
-Test seeds are 1000 and up; whatever was tuned was tuned on lower ones.
+The first writes benchmarks/results/labeling_detail.json, a part and a seed at a time, so that parts may run one
+by one; the second makes the table and the plots of it. Peers get their best K, early stopping and a threshold
+tuned on other seeds. Ratios count only where ``reference`` is in tolerance. Test seeds are 1000 and up; whatever
+was tuned was tuned on lower ones.
 """
 
 import argparse
@@ -13,27 +15,26 @@ import time
 from pathlib import Path
 
 import numpy as np
-from active import DECODE_ONLY, Curve, run
-from intervals import FRACTIONS, Resample, f1_at, interval, map_calibration_error, ratios
-from peers import (
-    FixedSamples,
+
+from benchmarks.active import DECODE_ONLY, Curve, decode, run
+from benchmarks.intervals import FRACTIONS, Resample, f1_at, interval, map_calibration_error, ratios
+from benchmarks.peers import (
+    best_omegaprm,
     early_stop,
     fixed_samples,
     greedy_genie,
-    inner,
     math_shepherd,
     omegaprm,
     random_prefixes,
     tuned_threshold,
 )
-from simulator import MAX_STEPS, PRECISION, RECALL, SCENARIOS, Sample, f1, simulate
-
+from benchmarks.simulator import MAX_STEPS, PRECISION, RECALL, SCENARIOS, Sample, f1, simulate
 from stepward.labeling.changepoint.grid import Grid, make_grid
 from stepward.labeling.changepoint.hints import fit_hint
 from stepward.labeling.changepoint.refit import refit
 from stepward.labeling.changepoint.step_evidence import tool_likelihoods
 
-RESULTS = Path(__file__).parent / "results" / "labeling.json"
+DETAIL = Path(__file__).parent / "results" / "labeling_detail.json"
 PRICES = np.concatenate([DECODE_ONLY, np.geomspace(8e-4, 1.2e-5, 18)])
 LOW_PRICES = np.concatenate([PRICES, np.geomspace(8e-6, 6e-7, 6)])
 PILOT_PRICE = 4.2e-5
@@ -79,8 +80,10 @@ def ours(curve: Curve, boot: Resample, budget: float, overhead: float = 0.0, ext
     tokens = boot.mean(curve.tokens + overhead * curve.rollouts) + extra
     scores = boot.f1(curve.predicted)
     at = {
-        f"{fraction:.0%}": interval(np.array([f1_at(f, t, fraction * budget) for f, t in zip(scores, tokens, strict=True)]), 4)
-        for fraction in (0.01, 0.03, 0.05, 0.10, 0.15, 0.30, 1.0)
+        f"{fraction:.0%}": interval(
+            np.array([f1_at(f, t, fraction * budget) for f, t in zip(scores, tokens, strict=True)]), 4
+        )
+        for fraction in FRACTIONS
     }  # fmt: skip
     hit = curve.predicted == boot.first_error
     steps = np.arange(1, MAX_STEPS + 1)
@@ -115,18 +118,6 @@ def versus(curve: Curve, boot: Resample, predicted: np.ndarray, tokens: np.ndarr
     target = boot.f1(predicted)[:, 0]
     return {"peer_f1": round(float(target[0]), 4), "peer_tokens": round(float(theirs[0]), 1),
             "times_fewer": ratios(boot.f1(curve.predicted), mine, target, theirs)}  # fmt: skip
-
-
-def decode(sample: Sample, drawn: FixedSamples, grid: Grid, **options) -> np.ndarray:
-    """Math-Shepherd's samples under our decoder."""
-    trials = inner(sample) * drawn.num_rollouts
-    return run(sample, DECODE_ONLY, grid, 1, given=(drawn.right, trials), **options).predicted[0]
-
-
-def best_omegaprm(sample: Sample, seed: int):
-    """OmegaPRM with the K of the best F1 on these very solutions."""
-    tried = {k: omegaprm(sample, k, seed) for k in (1, 2, 3, 4, 6, 8)}
-    return max(tried.items(), key=lambda item: f1(sample.first_error, item[1].predicted, sample.num_steps))
 
 
 def peer_table(sample: Sample, tune: Sample, seed: int, grid: Grid, boot: Resample, pooled: bool) -> dict:
@@ -219,7 +210,7 @@ def base_part(n: int, seed: int) -> dict:
                 ),
             },
         }
-    predicted, tokens, rollouts = greedy_genie(sample, PRICES, seed)
+    predicted, tokens, _ = greedy_genie(sample, PRICES, seed)
     report["genie"] = {
         "versus Math-Shepherd K=8 + decoder": ratios(
             boot.f1(predicted), boot.mean(tokens), boot.f1(with_siblings)[:, 0], boot.mean(hard.tokens)[:, 0]
@@ -365,7 +356,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=16000)
     parser.add_argument("--stress-n", type=int, default=4000)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=DETAIL)
     args = parser.parse_args()
     work = {"base": base_part, "pooled": pooled_part, "evidence": evidence_part, "stress": stress_part}
     for part in args.parts:

@@ -17,16 +17,16 @@ pytest.importorskip("numba", reason="the benchmark's kernel is compiled with num
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _benchmarks_on_the_path():
-    folder = str(Path(__file__).resolve().parents[2] / "benchmarks")
+def _checkout_on_the_path():
+    folder = str(Path(__file__).resolve().parents[2])
     sys.path.insert(0, folder)
     yield
     sys.path.remove(folder)
 
 
 def test_the_kernel_equals_the_package_single_and_pooled():
-    from active import DECODE_ONLY, run
-    from simulator import MAX_STEPS, simulate
+    from benchmarks.active import DECODE_ONLY, run
+    from benchmarks.simulator import MAX_STEPS, simulate
 
     grid = make_grid()
     sample = simulate("base", 64, 5, 8)
@@ -59,11 +59,10 @@ def test_the_kernel_equals_the_package_single_and_pooled():
 
 def test_a_thousand_solutions_on_one_core_stay_ahead_of_the_peers():
     """1,000 solutions have wide intervals: the bounds are half of what 16,000 show."""
-    from active import DECODE_ONLY, run
-    from intervals import Resample, f1_at, tokens_at
-    from labeling import best_omegaprm, decode
-    from peers import fixed_samples, math_shepherd
-    from simulator import simulate
+    from benchmarks.active import DECODE_ONLY, decode, run
+    from benchmarks.intervals import Resample, f1_at, tokens_at
+    from benchmarks.peers import best_omegaprm, fixed_samples, math_shepherd
+    from benchmarks.simulator import simulate
 
     started = time.process_time()
     grid, sample = make_grid(), simulate("base", 1000, 77)
