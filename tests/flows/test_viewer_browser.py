@@ -43,7 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ViewerServer]:
         thread.join()
 
 
-def eventually(tab: Any, script: str, timeout_s: float = 20.0) -> None:
+def eventually(tab: Any, script: str, timeout_s: float = 90.0) -> None:
     """Waits for a script to say true; the page's own policy forbids Playwright's way, which evaluates text."""
     end = time.monotonic() + timeout_s
     while not tab.evaluate(script):
@@ -69,6 +69,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def tab(browser: Any, server: ViewerServer) -> Iterator[Any]:
     context = browser.new_context(viewport={"width": 1280, "height": 860})
+    context.set_default_timeout(180_000)  # a busy machine may take a minute to start a page
     opened = context.new_page()
     faults: list[str] = []
     asked: list[str] = []

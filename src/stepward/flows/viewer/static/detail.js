@@ -116,7 +116,8 @@ async function toggleRollouts(button, prefix, solution, ask) {
     make("summary", {}, `#${r.index} `, badge((r.outcome || "not graded").replace("_", " ")),
       r.answer !== null ? ` answer ${r.answer}` : "", make("span", { class: "quiet" }, ` ${r.finish_reason}, seed ${r.seed}`)),
     make("pre", {}, r.error ? `${r.error}\n${r.text}` : r.text)))))
-    : "No rollouts are stored for this prefix.");
+    : prefix === solution.steps.length ? "This count is the solution's own outcome: nothing was drawn after its end."
+      : "No rollouts are stored for this prefix.");
 }
 
 function counts(prefix, t, solution, ask) {

@@ -7,19 +7,26 @@ const DOWN = 24;
 const MARGIN = 16;
 
 function grow(solutions) {
-  const root = { children: new Map(), value: solutions.length ? solutions[0].start : null, depth: 0, places: [] };
+  // Solutions that share a step measured it apart: a node shows the mean.
+  const root = { children: new Map(), values: solutions.map((s) => s.start), depth: 0, places: [] };
   for (const solution of solutions) {
     let node = root;
     solution.steps.forEach((step, t) => {
       if (!node.children.has(step.text)) {
-        node.children.set(step.text, { children: new Map(), value: step.value, text: step.text, label: step.label, depth: t + 1, places: [] });
+        node.children.set(step.text, { children: new Map(), values: [], text: step.text, depth: t + 1, places: [] });
       }
       node = node.children.get(step.text);
+      node.values.push(step.value);
       node.places.push({ id: solution.id, step: t });
     });
     node.end = solution;
   }
   return root;
+}
+
+function mean(values) {
+  const known = values.filter((v) => v !== null && v !== undefined);
+  return known.length ? known.reduce((a, b) => a + b, 0) / known.length : null;
 }
 
 function place(root) {
@@ -62,8 +69,9 @@ export function drawTree(target, solutions, current, open) {
     const here = node.places.some((p) => p.id === current);
     const words = node.text === undefined ? "the problem" : node.text;
     const circle = drawn("circle", { class: here ? "node here" : "node", cx: x(node), cy: y(node), r: 7 });
-    circle.style.fill = colour(node.value);
-    const value = node.value === null || node.value === undefined ? "value not known" : `value ${node.value.toFixed(2)}`;
+    const measured = mean(node.values);
+    circle.style.fill = colour(measured);
+    const value = measured === null ? "value not known" : `value ${measured.toFixed(2)}`;
     const title = drawn("title");
     title.textContent = `${value}\n${words}`;
     circle.append(title);
