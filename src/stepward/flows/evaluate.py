@@ -143,9 +143,13 @@ async def _logprobs(policy_name: str, step_format: StepFormat, items: Sequence[I
 async def _mean_logprobs(
     policy: Policy, template: PromptTemplate, step_format: StepFormat, item: Item
 ) -> Scores:
-    """Scores from the mean log-probability of each step's tokens under the policy."""
+    """Scores from the mean log-probability of each step's tokens under the policy.
+
+    The last step is read without a separator, which no policy writes there and which would look like an error.
+    """
     prompt = template.render(_problem(item), policy.tokenizer).ids
     steps = step_format.encode_steps(item.steps, policy.tokenizer)
+    steps[-1] = policy.tokenizer.encode(item.steps[-1])
     continuation: TokenIds = tuple(i for ids in steps for i in ids)
     values = await policy.loglikelihood(Prefix(item.id, prompt), continuation)
     position, per_step = 0, []

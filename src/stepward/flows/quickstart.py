@@ -37,7 +37,7 @@ class Sizes:
         tuning_problems: Of these, the ones that thresholds are chosen on.
     """
 
-    label_problems: int = 1000
+    label_problems: int = 900
     heldout_problems: int = 250
     heldout_samples: int = 8
     tuning_problems: int = 60
@@ -83,7 +83,7 @@ async def quickstart(
     """
     sizes = sizes or Sizes()
     config = parse(
-        LabelConfig, "quickstart", problems=f"generator:{sizes.label_problems}?split=label&seed={seed}",
+        LabelConfig, "quickstart", problems=f"generator:{sizes.label_problems}?split=label&level=demo&seed={seed}",
         out=out / "dataset", policy=policy, seed=seed,
     )  # fmt: skip
     say(f"1. labelling {sizes.label_problems} problems x {config.num_solutions} solutions")
@@ -118,7 +118,7 @@ async def _heldout(
 ) -> None:
     samples = config.model_copy(
         update={
-            "problems": f"generator:{sizes.heldout_problems}?split=held_out&seed={seed}",
+            "problems": f"generator:{sizes.heldout_problems}?split=held_out&level=demo&seed={seed}",
             "out": out / "heldout-samples",
             "num_solutions": sizes.heldout_samples,
             "allocation": "none",
