@@ -9,6 +9,7 @@ import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,12 +51,10 @@ class VllmPolicy:
 
     async def sample(self, request: SampleRequest) -> Rollout:
         """Draw one rollout."""
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
+        params_module = _module("vllm.sampling_params")
         check_request(request, self.context_length, _ANY_ID)
         sampler, ids = request.sampler, request.prefix.token_ids
-        params = SamplingParams(
+        params = params_module.SamplingParams(
             n=1,
             seed=request.seed,
             temperature=sampler.temperature,
@@ -70,7 +69,7 @@ class VllmPolicy:
             # Its text is needed only to find stop strings; ours is decoded from the ids.
             detokenize=bool(sampler.stop),
             logprobs=0 if request.want_logprobs else None,
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            output_kind=params_module.RequestOutputKind.FINAL_ONLY,
         )
         try:
             output = await self._engine.generate(list(ids), params)
@@ -103,19 +102,17 @@ class VllmPolicy:
 
         vLLM computes these without its prefix cache.
         """
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
+        params_module = _module("vllm.sampling_params")
         what = f"scoring a continuation of prefix {prefix.num_steps} of problem {prefix.problem_id}"
         check_prefix(prefix, continuation, what, self.context_length - 1, _ANY_ID)
         if not continuation:
             return ()
-        params = SamplingParams(
+        params = params_module.SamplingParams(
             max_tokens=1,
             temperature=0.0,
             prompt_logprobs=0,
             detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            output_kind=params_module.RequestOutputKind.FINAL_ONLY,
         )
         try:
             output = await self._engine.generate(list(prefix.token_ids + continuation), params)
@@ -128,6 +125,11 @@ class VllmPolicy:
     async def close(self) -> None:
         """Shut the engine down."""
         await self._engine.close()
+
+
+def _module(name: str) -> Any:
+    """A module of vLLM. It has no type stubs and is often not installed where types are checked."""
+    return import_module(name)
 
 
 class _Poison(Exception):
@@ -265,10 +267,10 @@ def load_vllm(
         ModelError: vLLM is not installed, or the model cannot be found.
     """
     try:
-        import vllm
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-        from vllm.v1.engine.exceptions import EngineDeadError
+        version = str(_module("vllm").__version__)
+        engine_args = _module("vllm.engine.arg_utils").AsyncEngineArgs
+        async_llm = _module("vllm.v1.engine.async_llm").AsyncLLM
+        death = _module("vllm.v1.engine.exceptions").EngineDeadError
     except ImportError as fault:
         raise ModelError(
             f"loading {name} with vllm: {fault}; install it with pip install 'stepward[vllm]', or run a server and use "
@@ -277,11 +279,11 @@ def load_vllm(
     found = locate_checkpoint(name, revision)
     # The bundled generation config would replace defaults of the sampler; vLLM's own are neutral.
     settings = {"enable_prefix_caching": True, "generation_config": "vllm", "disable_log_stats": True}
-    arguments = AsyncEngineArgs(model=str(found.folder), **(settings | engine_arguments))
+    arguments = engine_args(model=str(found.folder), **(settings | engine_arguments))
     config = arguments.create_engine_config()
     engine = RestartedEngine(
-        lambda: AsyncLLM.from_engine_args(arguments),
-        lambda fault: isinstance(fault, EngineDeadError),
+        lambda: async_llm.from_engine_args(arguments),
+        lambda fault: isinstance(fault, death),
         max_in_flight=max_in_flight,
         max_restarts=max_restarts,
         name=f"vllm on {found.name}",
@@ -292,7 +294,7 @@ def load_vllm(
         context_length=int(config.model_config.max_model_len),
         deterministic=False,
         folder=found.folder,
-        version=str(vllm.__version__),
+        version=version,
         usage=Usage(),
         _engine=engine,
     )
