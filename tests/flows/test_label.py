@@ -46,7 +46,9 @@ def config(tmp_path) -> LabelConfig:
         out=tmp_path / "out",
         policy=f"replay:{tmp_path / 'log.jsonl'}",
         num_solutions=2,
+        allocation="fixed_k",
         num_rollouts=2,
+        labeler="math_shepherd",
         shard_problems=3,
     )
 

@@ -41,47 +41,43 @@ class LabelingJob:
             await self.engines.completer.close()
 
 
-def build_labeling(config: LabelConfig) -> LabelingJob:
-    """Load the policy and bind everything that a labelling run names.
+def build_labeling(
+    config: LabelConfig, constants: LabelingConstants, engines: Engines | None = None
+) -> LabelingJob:
+    """Bind everything that a labelling run names.
+
+    Args:
+        config: The run.
+        constants: What a pilot fixed (``flows.pilot``).
+        engines: Those that are loaded already; None loads them.
 
     Raises:
         ConfigError: A name that no registry knows.
         ModelError: A checkpoint without tokenizer, or a template that does not fit.
     """
-    constants = LabelingConstants(price=config.price)
     allocation = _allocation(config, constants)
     estimator = make_estimator(
         config.labeler, allocation=allocation.kind, truncated_as=config.truncated_as, constants=constants
     )
-    policy = load_policy_for(config.policy, config)
-    same = config.completer in (None, config.policy)
-    completer = policy if same else load_policy_for(str(config.completer), config)
+    engines = engines or build_engines(config)
     template = prompt_template(config.prompt, config.policy)
     sampler = config.sampler.build()
     rollout_sampler = config.rollout_sampler.build() if config.rollout_sampler else sampler
     settings = config.row_settings()
     labeler = LabelerInfo(config.labeler, estimator.version, config_hash(settings))
-    policy_info = replace(policy.info, sampler=sampler, prompt_hash=template.hash)
-    completer_info = replace(completer.info, sampler=rollout_sampler, prompt_hash=template.hash)
-    step_format = config.steps.build()
+    policy_info = replace(engines.policy.info, sampler=sampler, prompt_hash=template.hash)
+    completer_info = replace(engines.completer.info, sampler=rollout_sampler, prompt_hash=template.hash)
     plan = Labeling(
         num_solutions=config.num_solutions,
         sampler=sampler,
         rollout_sampler=rollout_sampler,
-        step_format=step_format,
+        step_format=config.steps.build(),
         allocation=allocation,
         estimator=estimator,
         seed=config.seed,
         labeler=labeler,
         policy_info=policy_info,
         completer_info=completer_info,
-    )
-    engines = Engines(
-        policy=policy,
-        completer=completer,
-        render=partial(_render, template, policy),
-        grader=Grader(),
-        verify_steps=_step_verifier([make_verifier(name) for name in config.verifiers]),
     )
     manifest = Manifest(
         config=settings,
@@ -91,12 +87,25 @@ def build_labeling(config: LabelConfig) -> LabelingJob:
         seeds={"run": config.seed},
         policy=policy_info,
         completer=completer_info,
-        constants={"price": constants.price},
+        constants={"price": constants.price} if allocation.kind is Allocation.INFORMATION_GAIN else {},
         prompts={template.hash: template.shown},
-        step_format={"delimiter": step_format.delimiter, **config.steps.model_dump(exclude={"delimiter"})},
-        tokenizer_hash=completer.tokenizer.hash,
+        step_format=config.steps.model_dump(),
+        tokenizer_hash=engines.completer.tokenizer.hash,
     )
     return LabelingJob(plan, engines, manifest)
+
+
+def build_engines(config: LabelConfig) -> Engines:
+    """Load policy, completer, prompt, grader and step verifiers of a run."""
+    policy = load_policy_for(config.policy, config)
+    same = config.completer in (None, config.policy)
+    return Engines(
+        policy=policy,
+        completer=policy if same else load_policy_for(str(config.completer), config),
+        render=partial(_render, prompt_template(config.prompt, config.policy), policy),
+        grader=Grader(),
+        verify_steps=_step_verifier([make_verifier(name) for name in config.verifiers]),
+    )
 
 
 def load_policy_for(name: str, config: LabelConfig | None = None) -> Policy:

@@ -61,7 +61,8 @@ class LabelConfig(_Config):
         allocation: Which prefix gets the next rollout.
         labeler: Counts -> labels.
         num_rollouts: K, where the allocation has one.
-        price: Nats a token below which information is not bought (``information_gain``).
+        price: Nats a token below which information is not bought (``information_gain``); None = by a pilot, so that
+            a rollout as long as a solution has to tell .025 nat.
         shard_problems: Problems a shard; the unit of resumption.
         problems_in_flight: Problems labelled at the same time in one worker.
         workers: Processes, each with an engine of its own.
@@ -81,11 +82,11 @@ class LabelConfig(_Config):
     rollout_sampler: SamplerConfig | None = None
     steps: StepsConfig = StepsConfig()
     num_solutions: int = Field(default=4, ge=1)
-    allocation: str = "fixed_k"
+    allocation: str = "information_gain"
     num_rollouts: int = Field(default=4, ge=0)
-    labeler: str = "math_shepherd"
+    labeler: str = "changepoint"
     truncated_as: Literal["exclude", "wrong", "bounds"] = "bounds"
-    price: float = Field(default=4.2e-5, gt=0)
+    price: float | None = Field(default=None, gt=0)
     verifiers: tuple[str, ...] = ()
     seed: int = Field(default=0, ge=0)
     shard_problems: int = Field(default=50, ge=1)
@@ -97,7 +98,7 @@ class LabelConfig(_Config):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.allocation != "none" and self.num_rollouts == 0:
+        if self.allocation not in ("none", "information_gain") and self.num_rollouts == 0:
             raise ValueError("num_rollouts is 0: name allocation 'none' to label without rollouts")
         return self
 

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import TypeVar
 
-from stepward.flows.build import LabelingJob, build_labeling
+from stepward.flows.build import LabelingJob, build_engines, build_labeling
 from stepward.flows.config import LabelConfig
 from stepward.flows.logged import given_by_problem
+from stepward.flows.pilot import fix_constants
 from stepward.labeling.annotate import GivenSolution, ProblemResult, annotate
+from stepward.labeling.evidence import LabelingConstants
 from stepward.prm.dataset import ShardStore
 from stepward.prm.errors import BudgetSpent, ConfigError
 from stepward.prm.open_shard import drop_open_shard, load_open_shard, save_open_shard
@@ -143,14 +145,16 @@ async def label(
         raise ConfigError([f"problems: {config.problems} holds no problem"])
     given = given_by_problem(config.solutions, problems) if config.solutions is not None else None
     shards = _shards(problems, config.shard_problems)
-    job = build_labeling(config)
+    engines = build_engines(config)
+    constants = await fix_constants(config, engines, problems, given)
+    job = build_labeling(config, constants, engines)
     progress = Progress(len(problems))
     budget = Budget(progress, config.budget_tokens, config.budget_hours)
     with ShardStore.create_or_resume(config.out, job.manifest, resume=resume, overwrite=overwrite) as store:
         finished = store.finished()
         progress.found = sum(len(shard) for i, shard in enumerate(shards) if i in finished)
         pending = ((i, shard) for i, shard in enumerate(shards) if i not in finished)
-        run = _Run(config, job, store, progress, budget, given, watch)
+        run = _Run(config, constants, job, store, progress, budget, given, watch)
         try:
             await _in_parallel(
                 (run.shard(through, i, shard) for i, shard in pending),
@@ -170,6 +174,7 @@ class _Run:
     def __init__(
         self,
         config: LabelConfig,
+        constants: LabelingConstants,
         job: LabelingJob,
         store: ShardStore,
         progress: Progress,
@@ -177,7 +182,8 @@ class _Run:
         given: dict[str, list[GivenSolution]] | None,
         watch: Watch,
     ) -> None:
-        self.config, self.job, self.store, self.progress = config, job, store, progress
+        self.config, self.constants, self.job = config, constants, job
+        self.store, self.progress = store, progress
         self.budget, self.given, self.watch = budget, given, watch
         self.places = asyncio.Semaphore(config.problems_in_flight)
         self.pool = (
@@ -261,7 +267,10 @@ class _Run:
         try:
             given = [_given(self.given, problem) for problem in problems]
             loop = asyncio.get_running_loop()
-            results = await loop.run_in_executor(self.pool, _label_in_worker, self.config, problems, given)
+            price = self.constants.price
+            results = await loop.run_in_executor(
+                self.pool, _label_in_worker, self.config, price, problems, given
+            )
         finally:
             self.budget.in_flight -= 1
         for result in results:
@@ -280,11 +289,14 @@ _worker: dict[str, tuple[asyncio.Runner, LabelingJob]] = {}
 
 
 def _label_in_worker(
-    config: LabelConfig, problems: Sequence[Problem], given: Sequence[Sequence[GivenSolution] | None]
+    config: LabelConfig,
+    price: float,
+    problems: Sequence[Problem],
+    given: Sequence[Sequence[GivenSolution] | None],
 ) -> list[ProblemResult]:
     key = config.model_dump_json()
     if key not in _worker:
-        _worker[key] = (asyncio.Runner(), build_labeling(config))
+        _worker[key] = (asyncio.Runner(), build_labeling(config, LabelingConstants(price=price)))
     runner, job = _worker[key]
 
     async def shard() -> list[ProblemResult]:

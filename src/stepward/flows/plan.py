@@ -4,8 +4,9 @@ import asyncio
 import statistics
 from itertools import islice
 
-from stepward.flows.build import build_labeling
+from stepward.flows.build import build_engines, build_labeling
 from stepward.flows.config import LabelConfig
+from stepward.flows.pilot import fix_constants
 from stepward.labeling.annotate import ProblemResult, annotate
 from stepward.prm.errors import ConfigError
 from stepward.prm.problems import read_problems
@@ -28,7 +29,8 @@ async def plan_labeling(config: LabelConfig) -> str:
         raise ConfigError([f"problems: {config.problems} holds no problem"])
     if config.solutions is not None:
         raise ConfigError(["--dry-run with --solutions is not supported: the pilot samples solutions itself"])
-    job = build_labeling(config)
+    engines = build_engines(config)
+    job = build_labeling(config, await fix_constants(config, engines, problems, None), engines)
     # Spread over the file: the first problems of a sorted file are not like the rest.
     stride = max(1, len(problems) // PILOT_PROBLEMS)
     pilot = problems[::stride][:PILOT_PROBLEMS]
