@@ -9,8 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
-from stepward.prm.errors import InputError, ModelError, StoreError
+from stepward.prm.errors import FormatError, InputError, ModelError, StoreError
 from stepward.prm.models.batches import make_batch
 from stepward.prm.models.discriminative import place_logprobs, reference_logprobs, take_logprobs
 from stepward.prm.models.heads import HeadSpec, head_spec
@@ -19,11 +20,12 @@ from stepward.prm.models.load import load
 from stepward.prm.models.weights import load_reference, new_prm
 from stepward.prm.steps import StepFormat
 from stepward.prm.tokenizer import load_tokenizer
-from stepward.prm.types import LabeledSolution, Outcome
+from stepward.prm.types import LabeledSolution, Outcome, Problem
 from stepward.training.collate import Example, collate
-from stepward.training.discriminative import TrainResult, require_signal, train_discriminative
+from stepward.training.discriminative import TrainResult, train_discriminative
 from stepward.training.loop import Loop, Progress, Schedule, batch_order, fit, make_optimizer, rate_factor
 from stepward.training.objectives import OBJECTIVES, Labels, Objective, make_labels, sibling_pairs
+from stepward.training.preparation import Trained, check_separator, require_signal
 
 Sums = Callable[..., list[LabeledSolution]]
 Row = Callable[..., LabeledSolution]
@@ -303,7 +305,7 @@ def test_a_frozen_head_is_an_error(tiny_llama: Path):
 
 
 def test_a_frozen_backbone_keeps_its_weights(tiny_llama: Path, tmp_path: Path, sums: Sums):
-    train(sums(24), tiny_llama, tmp_path / "prm", frozen_backbone=True)
+    train(sums(24), tiny_llama, tmp_path / "prm", trained=Trained(frozen_backbone=True))
     base = load_file(tiny_llama / "model.safetensors")
     trained = load_file(tmp_path / "prm/model.safetensors")
     assert torch.equal(base["model.embed_tokens.weight"], trained["model.embed_tokens.weight"])
@@ -362,3 +364,64 @@ def test_a_damaged_folder_is_an_error_that_names_the_weight(tiny_llama: Path, tm
     save_file({k: v for k, v in tensors.items() if "layers.1" not in k}, path, metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"layers\.1"):
         load(tmp_path / "prm")
+
+
+def test_a_reward_model_can_be_trained_further_with_its_own_step_format_alone(
+    tiny_llama: Path, tmp_path: Path, sums: Sums
+):
+    first = train(sums(16), tiny_llama, tmp_path / "first").folder
+    before = load(first).score(["p"], [["even 1"]])[0][0]
+    slow = replace(QUICK, learning_rate=1e-6, epochs=1)
+    second = train(sums(16), first, tmp_path / "second", schedule=slow).folder
+    # It starts from the trained head: at a rate near zero the score hardly moves.
+    assert load(second).score(["p"], [["even 1"]])[0][0] == pytest.approx(before, abs=1e-3)
+    with pytest.raises(FormatError, match="reads steps as"):
+        train(sums(16), first, tmp_path / "third", step_format=StepFormat("blank_line"))
+    with pytest.raises(ModelError, match="head scalar"):
+        train(sums(16), first, tmp_path / "third", head="two_class")
+
+
+def test_a_separator_that_stays_blank_is_refused(tiny_llama: Path):
+    model = new_prm(tiny_llama, head_spec("scalar"))
+    tokenizer = load_tokenizer(tiny_llama)
+    (newline,) = tokenizer.encode("\n")
+    with torch.no_grad():
+        model.backbone.get_input_embeddings().weight[newline] = 0.0  # pyright: ignore
+    check_separator(model, StepFormat(), tokenizer, Trained())
+    with pytest.raises(ModelError, match=rf"id {newline}.* norm 0"):
+        check_separator(model, StepFormat(), tokenizer, Trained(lora_rank=4))
+
+
+def test_two_class_and_vocabulary_heads_are_saved_as_transformers_models(
+    tiny_llama: Path, tmp_path: Path, sums: Sums
+):
+    solution = ["even 1", "odd 2"]
+    for head, kind in (("two_class", AutoModelForTokenClassification), ("vocabulary", AutoModelForCausalLM)):
+        folder = train(sums(16), tiny_llama, tmp_path / head, head=head).folder
+        model = load(folder)
+        encoded = model.prm.inputs.encode(Problem("", "p"), solution)
+        other = kind.from_pretrained(folder).eval()
+        with torch.no_grad():
+            logits = other(torch.tensor([encoded.token_ids])).logits[0, list(encoded.step_ends)]
+        if head == "vocabulary":
+            tokenizer = load_tokenizer(folder)
+            logits = logits[:, [*tokenizer.encode("-"), *tokenizer.encode("+")]]
+        expected = logits.softmax(-1)[:, 1].tolist()
+        assert model.score(["p"], [solution])[0] == pytest.approx(expected, abs=1e-5)
+
+
+def test_lora_trains_adapters_and_saves_an_ordinary_model(tiny_llama: Path, tmp_path: Path, sums: Sums):
+    pytest.importorskip("peft")
+    trained = Trained(lora_rank=4)
+    result = train(sums(64), tiny_llama, tmp_path / "prm", trained=trained, schedule=replace(QUICK, epochs=4))
+    base = load_file(tiny_llama / "model.safetensors")
+    tensors = load_file(tmp_path / "prm/model.safetensors")
+    assert not any("lora" in name for name in tensors)
+    assert tensors["score.weight"].shape == (1, 16)
+    assert torch.equal(base["model.embed_tokens.weight"], tensors["model.embed_tokens.weight"])
+    assert not torch.equal(
+        base["model.layers.0.mlp.up_proj.weight"], tensors["model.layers.0.mlp.up_proj.weight"]
+    )
+    assert result.history[-1]["loss"] < result.history[0]["loss"]
+    right, wrong = load(result.folder).score(["p"], [["even 3", "odd 4"]])[0]
+    assert right > wrong

@@ -6,7 +6,6 @@
 
 import hashlib
 import json
-import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepward.prm.errors import InputError, ModelError, StoreError
+from stepward.prm.errors import StoreError
 from stepward.prm.models.batches import batches_by_prompt, make_batch
 from stepward.prm.models.discriminative import reference_logprobs, take_logprobs
 from stepward.prm.models.folder import (
@@ -26,19 +25,28 @@ from stepward.prm.models.folder import (
     read_description,
     save_prm,
 )
-from stepward.prm.models.heads import HeadSpec, head_spec
+from stepward.prm.models.heads import HeadSpec
 from stepward.prm.models.inputs import InputFormat
 from stepward.prm.models.load import local_folder
 from stepward.prm.models.reward_model import DiscriminativeRewardModel
-from stepward.prm.models.weights import load_reference, new_prm
+from stepward.prm.models.weights import load_reference
 from stepward.prm.prompts import PromptTemplate, plain_template
 from stepward.prm.seeds import derive_seed
 from stepward.prm.steps import StepFormat
-from stepward.prm.tokenizer import JsonTokenizer, load_tokenizer
 from stepward.prm.types import LabeledSolution
+from stepward.training.checkpoint import newest_state
 from stepward.training.collate import CollationReport, Example, collate, reweigh
 from stepward.training.loop import Loop, Progress, Schedule, fit, threads
-from stepward.training.objectives import OBJECTIVES, Objective
+from stepward.training.preparation import (
+    Trained,
+    check_separator,
+    matching_tokenizer,
+    merge_adapters,
+    objective_and_head,
+    prepare,
+    require_signal,
+    start_model,
+)
 from stepward.training.validation import evaluate
 
 
@@ -102,8 +110,7 @@ def train_discriminative(
     seed: int = 0,
     device: str = "cpu",
     bfloat16: bool = False,
-    gradient_checkpointing: bool = False,
-    frozen_backbone: bool = False,
+    trained: Trained | None = None,
     num_threads: int = 1,
     accelerator: Any = None,
     overwrite: bool = False,
@@ -118,7 +125,7 @@ def train_discriminative(
     Args:
         examples: Training rows.
         validation: Rows of other problems: step accuracy, F1 and the threshold come from them.
-        base: Folder or Hub id of the backbone.
+        base: Folder or Hub id of the backbone, or of a reward model of ours to go on from.
         out: Folder of the finished model; ``.{name}.training`` beside it holds checkpoints until then.
         loss: A name in ``objectives.OBJECTIVES``.
         target: A name in ``collate.TARGETS``; overrides ``labelling.target``.
@@ -133,8 +140,7 @@ def train_discriminative(
         seed: Of the head's first weights, of the order and of dropout.
         device: Where to compute.
         bfloat16: Autocast to bfloat16; weights stay float32.
-        gradient_checkpointing: Trade time for memory.
-        frozen_backbone: Train the head alone.
+        trained: Which weights move: all, the head alone, or LoRA adapters.
         num_threads: CPU threads; sums over more than one are not the same each time.
         accelerator: An ``accelerate.Accelerator`` for several processes.
         overwrite: Replace a finished model of another run in ``out``.
@@ -148,17 +154,20 @@ def train_discriminative(
     """
     schedule = schedule or Schedule()
     labelling = replace(labelling or Labelling(), target=target)
-    objective, spec = objective_and_head(loss, head)
+    trained = trained or Trained()
     base_folder = local_folder(base)
     reference_folder = None if reference is None else local_folder(reference)
+    tokenizer = matching_tokenizer(base_folder, reference_folder)
+    objective, spec = objective_and_head(loss, head, tokenizer)
     if spec.kind == "implicit" and reference_folder is None:
         reference_folder = base_folder
-    tokenizer = _tokenizer(base_folder, reference_folder)
     with threads(num_threads), torch.random.fork_rng():
         torch.manual_seed(derive_seed(seed, "head"))
-        model = new_prm(base_folder, spec, with_reference=reference_folder is not None)
+        format_of_steps = step_format or StepFormat()
+        model = start_model(base_folder, spec, format_of_steps, with_reference=reference_folder is not None)
+        check_separator(model, format_of_steps, tokenizer, trained)
         limit = max_tokens or int(getattr(model.backbone.config, "max_position_embeddings", 0) or 0)
-        inputs = InputFormat(tokenizer, step_format or StepFormat(), prompt or plain_template(), limit)
+        inputs = InputFormat(tokenizer, format_of_steps, prompt or plain_template(), limit)
         train_set, train_report = _training_set(examples, inputs, labelling)
         require_signal(train_set, loss, from_outcomes=objective.needs_outcome)
         valid_set, valid_report = _validation_set(validation, inputs, labelling)
@@ -169,7 +178,7 @@ def train_discriminative(
             "labelling": asdict(labelling),
             "schedule": asdict(schedule),
             "seed": seed,
-            "frozen_backbone": frozen_backbone,
+            "trained": asdict(trained),
             "bfloat16": bfloat16,
             "tokenizer_hash": tokenizer.hash,
             "dataset_fingerprint": fingerprint,
@@ -183,13 +192,13 @@ def train_discriminative(
         if (out / PRM_FILE).exists() and not overwrite:
             return _finished(out, run, train_report, valid_report, fingerprint)
         reference_model = None if reference_folder is None else load_reference(reference_folder).to(device)
-        _prepare(
-            model, device, gradient_checkpointing=gradient_checkpointing, frozen_backbone=frozen_backbone
-        )
+        prepare(model, trained, device)
         scorer = DiscriminativeRewardModel(
             "validation", LoadedPrm(model, inputs, reference_model, description), schedule.micro_batch_tokens
         )
         checkpoints = out.with_name(f".{out.name}.training")
+        if overwrite:
+            _drop_other_run(checkpoints, run)
         loop = Loop(
             model=model,
             examples=train_set,
@@ -207,51 +216,10 @@ def train_discriminative(
         history = fit(loop)
         if accelerator is None or accelerator.is_main_process:
             description = replace(description, training={**facts, "run": run}, history=history)
+            merge_adapters(model)
             save_prm(out, model.cpu(), description, tokenizer_from=base_folder, reference=reference_model)
             shutil.rmtree(checkpoints, ignore_errors=True)
     return TrainResult(out, history, train_report, valid_report, fingerprint)
-
-
-def objective_and_head(loss: str, head: str | HeadSpec | None) -> tuple[Objective, HeadSpec]:
-    """The objective by name and a head that it can train.
-
-    Raises:
-        InputError: No such loss, or a head that does not go with it.
-    """
-    if loss not in OBJECTIVES:
-        raise InputError(f"unknown loss {loss!r}; known: {', '.join(OBJECTIVES)}")
-    objective = OBJECTIVES[loss]
-    spec = head if isinstance(head, HeadSpec) else head_spec(head or objective.head)
-    if objective.allowed and spec.kind not in objective.allowed:
-        raise InputError(f"the loss {loss} trains the head {' or '.join(objective.allowed)}, not {spec.kind}")
-    if not objective.allowed and spec.kind in ("beta", "ensemble", "implicit"):
-        raise InputError(
-            f"the loss {loss} leaves part of the head {spec.kind} untrained; use the loss "
-            f"{next(n for n, o in OBJECTIVES.items() if spec.kind in o.allowed)}"
-        )
-    return objective, spec
-
-
-def require_signal(examples: Sequence[Example], loss: str, *, from_outcomes: bool) -> None:
-    """Refuse a training set that teaches nothing.
-
-    Raises:
-        InputError: No label is known, or all are of one class.
-    """
-    known = [e.outcome for e in examples if not math.isnan(e.outcome)] if from_outcomes else [
-        t for e in examples for t in e.targets if not math.isnan(t)
-    ]  # fmt: skip
-    what = "outcomes" if from_outcomes else "step labels"
-    if not known:
-        raise InputError(
-            f"training with {loss}: all {what} of {len(examples)} solutions are unknown; label them, or choose "
-            "another target"
-        )
-    if min(known) == max(known):
-        raise InputError(
-            f"training with {loss}: all {len(known)} known {what} are {known[0]:g}; one class teaches nothing. Add "
-            "harder or easier problems, or choose another target"
-        )
 
 
 def dataset_fingerprint(examples: Sequence[Example]) -> str:
@@ -264,16 +232,6 @@ def dataset_fingerprint(examples: Sequence[Example]) -> str:
             ).encode()
         )
     return digest.hexdigest()[:16]
-
-
-def _tokenizer(base: Path, reference: Path | None) -> JsonTokenizer:
-    tokenizer = load_tokenizer(base)
-    if reference is not None and load_tokenizer(reference).hash != tokenizer.hash:
-        raise ModelError(
-            f"the reference {reference.name} has another tokenizer than the base {base.name}: their ids name other "
-            "tokens; take a reference of the same family"
-        )
-    return tokenizer
 
 
 def _training_set(
@@ -303,14 +261,6 @@ def _validation_set(
     if not rows:
         return [], None
     return collate(rows, inputs, target="label", over_limit=labelling.over_limit)
-
-
-def _prepare(model: Any, device: str, *, gradient_checkpointing: bool, frozen_backbone: bool) -> None:
-    model.to(device)
-    if gradient_checkpointing:
-        model.backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if frozen_backbone:
-        model.backbone.requires_grad_(False)
 
 
 def _logprobs(reference: Any, examples: Sequence[Example], batch_tokens: int) -> list[Tensor] | None:
@@ -351,6 +301,12 @@ def _run_hash(description: PrmDescription, base: Path, reference: Path | None) -
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:16]
+
+
+def _drop_other_run(checkpoints: Path, run: str) -> None:
+    found = newest_state(checkpoints)
+    if found is not None and found[0].run != run:
+        shutil.rmtree(checkpoints)
 
 
 def _finished(
