@@ -17,7 +17,7 @@ from torch import Tensor
 
 from stepward.prm.errors import StoreError
 from stepward.prm.models.batches import batches_by_prompt, make_batch
-from stepward.prm.models.discriminative import reference_logprobs, take_logprobs
+from stepward.prm.models.discriminative import can_share_prompts, reference_logprobs, take_logprobs
 from stepward.prm.models.folder import (
     PRM_FILE,
     LoadedPrm,
@@ -273,8 +273,9 @@ def _logprobs(reference: Any, examples: Sequence[Example], batch_tokens: int) ->
     device = next(reference.parameters()).device
     result: list[Tensor] = [torch.empty(0)] * len(examples)
     encoded = [e.encoded for e in examples]
+    share = can_share_prompts(reference)
     for group in batches_by_prompt(encoded, batch_tokens):
-        batch = make_batch([encoded[i] for i in group], share_prompts=True)
+        batch = make_batch([encoded[i] for i in group], share_prompts=share)
         values = reference_logprobs(reference, batch.to(device)).cpu()
         for i, row in zip(group, take_logprobs(batch, values), strict=True):
             result[i] = row

@@ -89,6 +89,13 @@ class DiscriminativePRM(nn.Module):
         return as_head(self.head).probability(raw)
 
 
+def can_share_prompts(model: Any) -> bool:
+    """Whether solutions may stand behind one shared prompt: not in encoders, sliding windows or flash attention."""
+    config = model.config
+    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    return window is None and "flash" not in str(getattr(config, "_attn_implementation", ""))
+
+
 def attention_inputs(backbone: Any, batch: Batch, *, causal: bool) -> dict[str, Any]:
     """Position ids and attention mask so that no solution sees another one or the padding.
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from stepward.prm.errors import ModelError
 from stepward.prm.models.batches import Batch, batches_by_length, batches_by_prompt, make_batch
-from stepward.prm.models.discriminative import reference_logprobs
+from stepward.prm.models.discriminative import can_share_prompts, reference_logprobs
 from stepward.prm.models.folder import LoadedPrm, PrmDescription
 from stepward.prm.models.heads import as_head
 from stepward.prm.models.inputs import EncodedSolution
@@ -91,7 +91,8 @@ class DiscriminativeRewardModel:
         model = self.prm.model.eval()
         device = next(model.parameters()).device
         results: list[tuple[float, ...]] = [()] * len(encoded)
-        share = self.prm.model.causal
+        models = [model.backbone] + ([] if self.prm.reference is None else [self.prm.reference])
+        share = model.causal and all(can_share_prompts(m) for m in models)
         groups = (
             batches_by_prompt(encoded, self.batch_tokens)
             if share
