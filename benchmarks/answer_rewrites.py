@@ -88,7 +88,7 @@ def _spaces(text: str, rng: random.Random) -> str | None:
 
 
 def _after_commas(text: str, rng: random.Random) -> str | None:
-    if re.search(r"\d,\d", text):
+    if re.search(r"\d,\d", text) or "\\!" in text:
         return None
     return text.replace(", ", rng.choice([",\\ ", ",\\, ", ",  "])) if ", " in text else None
 

@@ -58,7 +58,7 @@ DIFFERENT = {
     "fractions": [(r"\frac{63}{400}", r"\frac{64}{400}"), ("1/2", "2"), (r"\frac{1}{12}", "0.0833333333433333")],
     "decimals": [("3.14159", "3.14158"), ("0.25", "0.26"), (r"\sqrt{2}", "1.5")],
     "percent": [("10", "0.1"), ("28\\%", "29\\%"), ("5\\%", "5\\text{ cm}")],
-    "units": [("5\\text{ cm}", "5\\text{ m}"), ("2 hours", "2 minutes"), ("3\\text{ cm}", "3\\text{ kg}")],
+    "units": [("5\\text{ cm}", "5\\text{ m}"), ("2 hours", "2 minutes"), ("3\\text{ cm}", "3\\text{ kg}"), ("45\\text{ units}^2", "45\\text{ units}^4")],
     "roots": [("4", r"4\sqrt(2)"), (r"\sqrt{2}", r"\sqrt{3}"), (r"\sqrt{67}", r"\sqrt{67},-\sqrt{85}")],
     "constants": [(r"1 - \frac{1}{\mathrm{e}}", r"1 + \frac{1}{\mathrm{e}}"), (r"2\pi", "2")],
     "powers": [("3^{2025}", "2^{2025}"), ("x^2", "x^3"), ("x^{2}", "x2")],

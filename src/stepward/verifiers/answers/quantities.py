@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 from stepward.verifiers.answers.expressions import Apply, Expression, Number, Quantity, product
-from stepward.verifiers.answers.finding import DIFFERENT, Finding, ambiguous, different, some
+from stepward.verifiers.answers.finding import Finding, ambiguous, different, some
 from stepward.verifiers.answers.scalars import same_scalar
 from stepward.verifiers.answers.units import Unit, factors_of, read_unit
 
@@ -25,6 +25,8 @@ def same_quantity(
             same_scalar(x, y, tolerance)
             for x, y in (((a, b), (hundredth, b)) if percent_first else ((a, b), (a, hundredth)))
         )
+    if left.plain and right.plain and left.plain != right.plain:
+        return different("units of different powers")
     if left.known and right.known:
         if left.dimensions != right.dimensions:
             return different("units of different dimensions")
@@ -76,6 +78,3 @@ def _other_scale(a: Expression, b: Expression, unit: Unit, first: bool) -> bool:
     if power != 1 or not bare or dimension in ("share", "angle"):
         return False
     return with_unit * unit.factor / bare in factors_of(dimension)
-
-
-__all__ = ["DIFFERENT", "same_quantity"]

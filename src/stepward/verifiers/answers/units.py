@@ -56,11 +56,13 @@ class Unit:
         factor: What one of it is in base units.
         dimensions: Sorted (dimension, power) pairs; empty for a label.
         label: Words that are no known unit, in the singular, sorted.
+        plain: The power of "units", which name no scale; 0 where they are not named.
     """
 
     factor: Fraction = Fraction(1)
     dimensions: tuple[tuple[str, int], ...] = ()
     label: tuple[str, ...] = ()
+    plain: int = 0
 
     @property
     def known(self) -> bool:
@@ -146,7 +148,7 @@ def read_unit(text: str) -> Unit:
         dimensions["plain"] = prefix
     if dimensions.get("plain"):
         # "square units" names no scale: it fits every unit of that power and converts to none.
-        return Unit()
+        return Unit(plain=dimensions["plain"])
     return Unit(factor, tuple(sorted((d, p) for d, p in dimensions.items() if p)), tuple(sorted(labels)))
 
 
