@@ -26,11 +26,10 @@ class Reading:
         right: k, draws with a right answer.
         trials: n, draws that count under the reading of truncated ones.
         value: MC_t = k/n; at prefix T the solution's own outcome; null where nothing was drawn.
-        before: MC_{t-1}.
-        at_start: MC_0.
+        pass_rate: Share of right among the problem's known outcomes and its draws from the bare problem.
         step: t - 1, the index of the step that ends at this prefix.
-        num_steps: T.
         is_last: Whether t = T.
+        too_truncated: More than a tenth of the draws were cut: no hard label rests on them.
         own: The solution's own outcome, 1, 0 or null.
         solution: Key of the solution, for ``.over``.
     """
@@ -38,13 +37,24 @@ class Reading:
     right: pl.Expr
     trials: pl.Expr
     value: pl.Expr
-    before: pl.Expr
-    at_start: pl.Expr
+    pass_rate: pl.Expr
     step: pl.Expr
-    num_steps: pl.Expr
     is_last: pl.Expr
+    too_truncated: pl.Expr
     own: pl.Expr
     solution: str = "solution"
+
+    def usable(self, min_trials: float) -> pl.Expr:
+        """Whether a hard label may rest on this prefix."""
+        return self.is_last | ((self.trials >= min_trials) & ~self.too_truncated)
+
+    def usable_value(self, min_trials: float) -> pl.Expr:
+        """MC_t where a hard label may rest on it, else null."""
+        return pl.when(self.usable(min_trials)).then(self.value)
+
+    def before(self, value: pl.Expr) -> pl.Expr:
+        """The value at the prefix before, null at prefix 0."""
+        return pl.when(self.step >= 0).then(value.shift(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +88,20 @@ def _where(known: pl.Expr, label: pl.Expr) -> pl.Expr:
     return pl.when(known).then(label).otherwise(UNKNOWN)
 
 
-def _enough(r: Reading, o: Mapping[str, float]) -> pl.Expr:
-    return r.is_last | (r.trials >= o["min_trials"])
-
-
 def _hard(r: Reading, o: Mapping[str, float]) -> pl.Expr:
-    decided = (
-        pl.when(r.right > 0).then(pl.lit(1, pl.Int8)).otherwise(_where(_enough(r, o), pl.lit(0, pl.Int8)))
-    )
-    return pl.when(r.is_last).then(r.own).otherwise(decided)
+    enough = _where(r.usable(o["min_trials"]), pl.lit(0, pl.Int8))
+    drawn = pl.when(r.right > 0).then(pl.lit(1, pl.Int8)).otherwise(enough)
+    return pl.when(r.is_last).then(r.own).otherwise(_where(~r.too_truncated, drawn))
 
 
 def _hard_k(r: Reading, o: Mapping[str, float]) -> pl.Expr:
-    return pl.when(r.is_last).then(r.own).otherwise(_where(_enough(r, o), _binary(r.right >= o["min_right"])))
+    drawn = _where(r.usable(o["min_trials"]), _binary(r.right >= o["min_right"]))
+    return pl.when(r.is_last).then(r.own).otherwise(drawn)
 
 
 def _soft_mean(r: Reading, o: Mapping[str, float]) -> pl.Expr:
-    return _where(_enough(r, o), _binary(r.value > o["threshold"]))
+    above = _binary(r.usable_value(o["min_trials"]) > o["threshold"])
+    return pl.when(r.is_last).then(r.own).otherwise(above)
 
 
 def _posterior_value(r: Reading, o: Mapping[str, float]) -> pl.Expr:
@@ -104,14 +111,16 @@ def _posterior_value(r: Reading, o: Mapping[str, float]) -> pl.Expr:
 
 
 def _posterior_mean(r: Reading, o: Mapping[str, float]) -> pl.Expr:
-    return _where(_enough(r, o), _binary(_posterior_value(r, o) > o["threshold"]))
+    above = _where(r.usable(o["min_trials"]), _binary(_posterior_value(r, o) > o["threshold"]))
+    return pl.when(r.is_last).then(r.own).otherwise(above)
 
 
 def _relative_progress(r: Reading, o: Mapping[str, float]) -> pl.Expr:
-    # GenPRM: once MC is 0 every later step is wrong; a ratio with 0 below it is that case.
-    zero_before = (r.before == 0).fill_null(False).cum_max().over(r.solution)
-    ratio = pl.when(zero_before).then(pl.lit(0.0)).otherwise(r.value / r.before)
-    return _where(_enough(r, o), _binary(ratio >= o["threshold"]))
+    value = r.usable_value(o["min_trials"])
+    # GenPRM: once MC is 0 every step from there on is wrong, whatever is known of it.
+    dead = (value == 0).fill_null(False).cum_max().over(r.solution)
+    ratio = _binary(value >= o["threshold"] * r.before(value))
+    return pl.when(dead).then(pl.lit(0, pl.Int8)).otherwise(ratio)
 
 
 def _best_of_k(value: pl.Expr, k: float) -> pl.Expr:
@@ -119,35 +128,45 @@ def _best_of_k(value: pl.Expr, k: float) -> pl.Expr:
 
 
 def _progress_advantage(r: Reading, o: Mapping[str, float]) -> pl.Expr:
-    advantage = _best_of_k(r.value, o["k"]) - _best_of_k(r.before, o["k"])
-    return _where(_enough(r, o), _binary(r.value + o["alpha"] * advantage > o["threshold"]))
+    value = r.usable_value(o["min_trials"])
+    advantage = _best_of_k(value, o["k"]) - _best_of_k(r.before(value), o["k"])
+    return _binary(value + o["alpha"] * advantage > o["threshold"])
 
 
 def _scan_error(r: Reading, o: Mapping[str, float]) -> pl.Expr:
-    zero = (r.step >= 0) & ~r.is_last & (r.trials >= o["min_trials"]) & (r.right == 0)
-    return pl.when(zero).then(r.step).min().over(r.solution)
+    """The first step after which MC is 0, unless a prefix before it is unknown."""
+    value = r.usable_value(o["min_trials"])
+    inside = r.step >= 0
+    zero = pl.when(inside & (value == 0)).then(r.step).min().over(r.solution)
+    unknown = pl.when(inside & value.is_null()).then(r.step).min().over(r.solution)
+    return pl.when(unknown.is_null() | (zero < unknown)).then(zero)
+
+
+def _scan_is_soft(r: Reading, o: Mapping[str, float]) -> pl.Expr:
+    error = _scan_error(r, o)
+    return (r.own != 1).fill_null(True) & (r.step < error) & (r.step >= error - o["tolerance"])
 
 
 def _scan(r: Reading, o: Mapping[str, float]) -> pl.Expr:
     error = _scan_error(r, o)
-    near = (r.step < error) & (r.step >= error - o["tolerance"])
+    noisy = _where(_scan_value(r, o).fill_null(1.0) == 1, pl.lit(1, pl.Int8))
     of_wrong = (
         pl.when(r.step == error)
         .then(pl.lit(0, pl.Int8))
-        .when((r.step < error) & ~near)
+        .when(_scan_is_soft(r, o))
+        .then(noisy)
+        .when(r.step < error)
         .then(pl.lit(1, pl.Int8))
         .otherwise(UNKNOWN)
     )
-    label = pl.when(r.own == 1).then(pl.lit(1, pl.Int8)).when(r.own == 0).then(of_wrong).otherwise(UNKNOWN)
-    return _where(r.at_start >= o["min_pass_rate"], label)
+    label = pl.when(r.own == 1).then(pl.lit(1, pl.Int8)).otherwise(of_wrong)
+    return _where(r.pass_rate >= o["min_pass_rate"], label)
 
 
 def _scan_value(r: Reading, o: Mapping[str, float]) -> pl.Expr:
     # A soft target: MC relative to the pass rate of the problem, at most 1.
-    relative = (r.value / r.at_start).clip(0, 1)
-    return (
-        pl.when(r.own == 1).then(pl.lit(1.0)).when(r.is_last).then(r.own.cast(pl.Float64)).otherwise(relative)
-    )
+    relative = (r.value / r.pass_rate).clip(0, 1)
+    return pl.when(_scan_is_soft(r, o)).then(relative).otherwise(r.value)
 
 
 _ANY_RIGHT = frozenset({Allocation.FIXED_K, Allocation.STOP_AT_FIRST_RIGHT})
@@ -178,15 +197,16 @@ RULES: dict[str, LabelRule] = {
             "GenPRM: 1 where MC_t / MC_{t-1} >= threshold, 0 after the first MC of 0.",
         ),
         LabelRule(
-            "progress_advantage", "1", UNBIASED, {"k": 4, "alpha": 0.5, "threshold": 0.0, "min_trials": 4},
+            "progress_advantage", "1", UNBIASED, {"k": 4, "alpha": 0.5, "threshold": 0.0, "min_trials": 1},
             _progress_advantage,
             "PAV with the best-of-k prover: 1 where MC_t + alpha (Q_t - Q_{t-1}) > threshold, Q = 1 - (1 - MC)^k.",
         ),
         LabelRule(
-            "scan", "1", UNBIASED, {"min_pass_rate": 0.75, "tolerance": 2, "min_trials": 4}, _scan,
+            "scan", "1", frozenset({Allocation.FIXED_K}),
+            {"min_pass_rate": 0.75, "tolerance": 2, "min_trials": 4}, _scan,
             "SCAN: problems with a pass rate of min_pass_rate or more; right solutions all 1; in wrong ones the first "
-            "prefix of MC 0 is the error, the tolerance steps before it are soft (value = MC / pass rate, no label), "
-            "and solutions without such a prefix are unknown.",
+            "prefix of MC 0 is the error, the tolerance steps before it are soft (value = MC / pass rate, no label "
+            "below 1), and solutions without such a prefix are unknown.",
             _scan_value,
         ),
     )

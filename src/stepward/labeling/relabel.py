@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -60,12 +60,20 @@ class Relabeling:
         rule = RULES.get(self.rule)
         if rule is None:
             raise ConfigError([f"relabel: no rule {self.rule!r}; there are {', '.join(RULES)}"])
-        unknown = sorted(set(self.options) - set(rule.options))
-        if unknown:
-            known = ", ".join(rule.options)
-            raise ConfigError(
-                [f"relabel: rule {self.rule!r} has no option {o!r}; it has {known}" for o in unknown]
-            )
+        known = ", ".join(rule.options)
+        faults = [
+            f"relabel: rule {self.rule!r} has no option {option!r}; it has {known}"
+            for option in sorted(set(self.options) - set(rule.options))
+        ]
+        for name, value, choices in (
+            ("truncated_as", self.truncated_as, get_args(TruncatedAs)),
+            ("consensus", self.consensus, get_args(Consensus)),
+        ):
+            if value not in choices:
+                listed = ", ".join(repr(c) for c in choices)
+                faults.append(f"relabel: {name} is {value!r}; it is one of {listed}")
+        if faults:
+            raise ConfigError(faults)
         return rule, {**rule.options, **self.options}
 
     @property
@@ -149,24 +157,38 @@ def _label_counts(labels: pl.Series) -> dict[str, int]:
     return {names[k]: n for k, n in labels.value_counts().iter_rows()}
 
 
+_COUNTED = ("right", "wrong", "truncated", "no_answer")
+
+
 def _long(table: pa.Table) -> pl.DataFrame:
-    """One row a prefix, with the counts that rules read and the solution's own outcome."""
+    """One row a prefix, with the counts that rules read, its own and those shared at the root, and the outcome."""
     lists = table["prefixes"].combine_chunks()
     flat = lists.flatten()
     lengths = pc.list_value_length(lists).to_numpy()
     solution = np.repeat(np.arange(len(table), dtype=np.int64), lengths)
     starts = np.repeat(np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
     outcome = pl.Series(table["outcome"].combine_chunks().to_pylist(), dtype=pl.String)
+    problem = pl.Series(table["problem_id"].combine_chunks().dictionary_encode().indices.to_numpy())
     counts = {
         name: pl.Series(name, pc.struct_field(flat, f"num_{name}").to_numpy()).cast(pl.Int64)
-        for name in ("right", "wrong", "truncated", "no_answer")
+        for name in _COUNTED
     }
-    return pl.DataFrame(counts).with_columns(
+    frame = pl.DataFrame(counts).with_columns(
         solution=solution,
         t=np.arange(len(flat)) - starts,
         num_steps=np.repeat(lengths - 1, lengths).astype(np.int64),
         outcome=outcome.gather(solution),
+        problem=problem.gather(solution),
     )
+    at_root = pl.col("t") == 0
+    pooled = {
+        f"shared_{name}": pl.when(at_root)
+        .then(pl.when(at_root).then(name).sum().over("problem"))
+        .otherwise(name)
+        for name in _COUNTED
+    }
+    # Columns of their own, since rules use them inside windows and windows do not nest.
+    return frame.with_columns(**pooled, first=pl.int_range(pl.len()).over("problem") == 0)
 
 
 def _refused(table: pa.Table, rule: LabelRule) -> pl.Series:
@@ -180,7 +202,18 @@ def _refused(table: pa.Table, rule: LabelRule) -> pl.Series:
     )
 
 
-def _reading(trials: pl.Expr, truncated_as: TruncatedAs) -> Reading:
+def _reading(truncated_as: TruncatedAs, *, as_wrong: bool, share_root: bool) -> Reading:
+    """What a rule looks at.
+
+    Args:
+        truncated_as: Decides the own outcome of a truncated solution.
+        as_wrong: Whether draws without an answer count as trials.
+        share_root: Pool the draws at prefix 0 over the problem: it is the same prefix for all its solutions.
+    """
+    prefix = "shared_" if share_root else ""
+    right, wrong, truncated, no_answer = (pl.col(prefix + name) for name in _COUNTED)
+    ended = right + wrong + truncated + no_answer
+    trials = ended if as_wrong else right + wrong
     outcome = pl.col("outcome")
     cut = outcome.is_in(["truncated", "no_answer"]) if truncated_as == "wrong" else pl.lit(False)
     own = (
@@ -189,40 +222,45 @@ def _reading(trials: pl.Expr, truncated_as: TruncatedAs) -> Reading:
         .otherwise(UNKNOWN)
     )  # fmt: skip
     is_last = pl.col("t") == pl.col("num_steps")
-    drawn = pl.when(trials > 0).then(pl.col("right") / trials)
-    value = pl.when(is_last).then(own.cast(pl.Float64)).otherwise(drawn)
+    drawn = pl.when(trials > 0).then(right / trials)
     return Reading(
-        right=pl.col("right"),
+        right=right,
         trials=trials,
-        value=value,
-        before=pl.when(pl.col("t") > 0).then(value.shift(1)),
-        at_start=drawn.first().over("solution"),
+        value=pl.when(is_last).then(own.cast(pl.Float64)).otherwise(drawn),
+        pass_rate=_pass_rate(right, trials, own, is_last, share_root),
         step=pl.col("t") - 1,
-        num_steps=pl.col("num_steps"),
         is_last=is_last,
+        too_truncated=truncated > MAX_TRUNCATED * ended,
         own=own,
     )
+
+
+def _pass_rate(right: pl.Expr, trials: pl.Expr, own: pl.Expr, is_last: pl.Expr, shared: bool) -> pl.Expr:
+    """Right among the known outcomes of the problem's solutions and its draws at prefix 0."""
+    # Pooled draws stand in every solution's row: they are counted in the first one alone.
+    first = pl.col("first") if shared else pl.col("t") == 0
+    known = (is_last & own.is_not_null()).cast(pl.Int64)
+    asked = (pl.when(first).then(trials).otherwise(0) + known).sum().over("problem")
+    good = (pl.when(first).then(right).otherwise(0) + known * own.fill_null(0)).sum().over("problem")
+    return pl.when(asked > 0).then(good / asked)
 
 
 def _apply(
     prefixes: pl.DataFrame, rule: LabelRule, options: Mapping[str, float], truncated_as: TruncatedAs
 ) -> pl.DataFrame:
     """The long table with ``label`` (of the step that ends there), ``value``, ``low`` and ``high``."""
-    decided = pl.col("right") + pl.col("wrong")
-    all_ended = decided + pl.col("truncated") + pl.col("no_answer")
-    as_wrong = _reading(all_ended, truncated_as)
-    main = as_wrong if truncated_as == "wrong" else _reading(decided, truncated_as)
-    label = rule.label(main, options)
+    strict = truncated_as == "wrong"
+    main = _reading(truncated_as, as_wrong=strict, share_root=False)
+    label = rule.label(_reading(truncated_as, as_wrong=strict, share_root=True), options)
     if truncated_as == "bounds":
-        other = rule.label(as_wrong, options)
+        other = rule.label(_reading(truncated_as, as_wrong=True, share_root=True), options)
         label = pl.when(label == other).then(label).otherwise(UNKNOWN)
     value = main.value if rule.value is None else rule.value(main, options)
-    too_truncated = ~main.is_last & (pl.col("truncated") > MAX_TRUNCATED * all_ended)
     labelled = prefixes.with_columns(
-        label=pl.when(too_truncated).then(UNKNOWN).otherwise(label),
+        label=label,
         value=value,
         n=main.trials,
-        n_low=all_ended if truncated_as == "bounds" else main.trials,
+        n_low=_reading(truncated_as, as_wrong=strict or truncated_as == "bounds", share_root=False).trials,
         is_own=main.is_last & main.own.is_not_null(),
     )
     return _with_intervals(labelled)
