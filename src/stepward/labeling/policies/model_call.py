@@ -183,6 +183,7 @@ def load_causal_model(
             f"loading {name}: the folder has no *.safetensors; other weight files can run code and are not read. "
             "Convert it with save_pretrained(..., safe_serialization=True)"
         )
+    foreign.utils.logging.disable_progress_bar()  # the command's own progress line is enough
     try:
         model = loader.from_pretrained(
             folder, dtype=dtype, use_safetensors=True, attn_implementation="sdpa", local_files_only=True

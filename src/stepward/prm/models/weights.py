@@ -46,7 +46,7 @@ def new_prm(
     Raises:
         ModelError: The folder lacks weights of the backbone.
     """
-    config = AutoConfig.from_pretrained(base, trust_remote_code=False)
+    config = AutoConfig.from_pretrained(base, trust_remote_code=False, local_files_only=True)
     options: dict[str, Any] = {"dtype": dtype}
     if attention is not None:
         options["attn_implementation"] = attention
