@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stepward.labeling.changepoint.chain import ChainBatch
 from stepward.labeling.changepoint.grid import ETA, Grid, cell_masses, curves, flatten, make_grid
-from stepward.labeling.changepoint.pooling import length_map, pooled_priors
+from stepward.labeling.changepoint.pooling import length_map, pooled_priors, sibling_priors
 from stepward.labeling.changepoint.problem import posteriors
 from stepward.labeling.changepoint.step_evidence import hint_likelihood, step_likelihoods, tool_likelihoods
 from stepward.labeling.evidence import SolutionEvidence
@@ -72,7 +72,7 @@ def test_the_posterior_equals_the_sum_over_all_paths(steps, outcome, with_eviden
     draws = [rng.integers(0, 2, rng.integers(0, 4)).tolist() for _ in range(steps)] + [[]]
     factors = rng.uniform(0.2, 3, (steps, 3)) if with_evidence else np.ones((steps, 3))
     expected, value = enumerate_paths(SMALL, steps, outcome, draws, factors)
-    batch = ChainBatch(SMALL, steps, np.array([outcome]), factors[None] if with_evidence else None)
+    batch = ChainBatch(SMALL, np.array([steps]), np.array([outcome]), [factors] if with_evidence else None)
     for t, seen in enumerate(draws):
         for y in seen:
             batch.observe(np.array([0]), np.array([t]), np.array([bool(y)]))
@@ -80,6 +80,25 @@ def test_the_posterior_equals_the_sum_over_all_paths(steps, outcome, with_eviden
     got = batch.summary(flatten(SMALL).prior)
     np.testing.assert_allclose(got.p_first_error[0], expected, atol=1e-9)
     np.testing.assert_allclose(got.value[0], value, atol=1e-9)
+
+
+def test_solutions_of_different_lengths_share_a_batch_and_nothing_else():
+    solutions = [
+        evidence([[], [R, W], [W], []], W),
+        evidence([[]] * 20 + [[R], [W, W], []], W),
+        evidence([[R], []], R),
+    ]
+    together = posteriors(solutions, SMALL, pool=False)
+    assert [len(p.value) for p in together] == [4, 23, 2]
+    for number, steps in enumerate((3, 22, 1)):
+        batch = ChainBatch(SMALL, np.array([steps]), np.array([int(solutions[number].outcome is R)]))
+        for t, seen in enumerate(solutions[number].draws):
+            for y in sorted(seen):  # right before wrong
+                batch.observe(np.array([0]), np.array([t]), np.array([y is R]))
+        batch.refresh()
+        alone = batch.summary(sibling_priors(SMALL, np.array([0, 0, 1]), np.array([3, 22, 1]))[number])
+        np.testing.assert_allclose(together[number].p_right, alone.p_right[0], atol=1e-12)
+        np.testing.assert_allclose(together[number].value, alone.value[0], atol=1e-12)
 
 
 def test_off_policy_the_hazard_is_an_axis_of_its_own():
@@ -194,10 +213,10 @@ def test_a_message_of_a_longer_solution_is_read_at_the_same_hazard():
 def test_pooling_gives_each_solution_the_others_evidence_and_not_its_own():
     grid = make_grid()
     rng = np.random.default_rng(0)
-    messages = rng.normal(size=(3, grid.size))
+    messages = rng.uniform(0.1, 1, size=(3, grid.size))
     steps = np.array([5, 5, 9])
     first = pooled_priors(grid, messages, steps)
-    messages[0] += rng.normal(size=grid.size)
+    messages[0] *= rng.uniform(0.1, 1, size=grid.size)
     second = pooled_priors(grid, messages, steps)
     np.testing.assert_allclose(first[0], second[0])
     assert np.abs(first[1] - second[1]).max() > 1e-4
@@ -207,7 +226,7 @@ def test_pooling_gives_each_solution_the_others_evidence_and_not_its_own():
 def test_one_solution_alone_has_the_base_prior():
     grid = make_grid()
     np.testing.assert_allclose(
-        pooled_priors(grid, np.zeros((1, grid.size)), np.array([4]), blur=0.0)[0], flatten(grid).prior
+        pooled_priors(grid, np.ones((1, grid.size)), np.array([4]), blur=0.0)[0], flatten(grid).prior
     )
 
 

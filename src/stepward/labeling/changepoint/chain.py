@@ -1,4 +1,4 @@
-"""Exact inference of the three-state chain for many solutions of one length at once.
+"""Exact inference of the three-state chain for several solutions at once.
 
 A solution is never wrong (N), on a wrong path (B) or recovered (R) after each step. From N or R a step goes
 wrong with probability h, from B it recovers with rho. c is the first wrong step, counted from 1 as prefixes
@@ -18,6 +18,7 @@ a_t is folded into LG_t, z_t into LB_t (which leaves x_t / z_t), the own outcome
 forward messages start from 1 and not from the prior, so that a new prior (pooling, refit) costs sums only.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +32,9 @@ _RESCALE_EVERY = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Summary:
-    """Posterior sums under one prior a solution. Shapes [solutions, T+1] but for ``evidence``.
+    """Posterior sums under one prior a solution, aligned at the ends as in ``ChainBatch``.
+
+    Shapes [solutions, T+1] but for ``log_evidence``; what stands before a solution's prefix 0 has no meaning.
 
     Attributes:
         p_right: P(c > t): all of the first t steps are right.
@@ -66,50 +69,59 @@ def _entropy(p: Array) -> Array:
 
 
 class ChainBatch:
-    """Messages of S solutions of T steps over a grid of P points.
+    """Messages of S solutions of up to T steps over a grid of P points.
 
-    Arrays are laid out [T+1, 2, S, P] (index 0 = right path, 1 = wrong path), so that one step of the
-    recursion runs over contiguous memory.
+    Arrays are laid out [T+1, 2, S, P] (index 0 = right path, 1 = wrong path), so that one step of the recursion
+    runs over contiguous memory. Solutions are aligned at their ends: prefix t of one of T' steps stands at
+    T - T' + t, and what stands before its start is never read.
 
     Args:
         grid: The grid.
-        num_steps: T.
+        num_steps: T' of each solution, [S]; T is the largest.
         outcomes: The own outcome of each solution: 1 right, 0 wrong, -1 unknown. [S]
-        step_likelihoods: (a_t, x_t, z_t) for t = 1..T, [S, T, 3], or None where no step has evidence.
+        step_likelihoods: (a_t, x_t, z_t) for t = 1..T' of each solution, S arrays [T', 3], or None where no step
+            of any has evidence.
     """
 
     def __init__(
         self,
         grid: Grid,
-        num_steps: int,
+        num_steps: NDArray[np.integer],
         outcomes: NDArray[np.integer],
-        step_likelihoods: Array | None = None,
+        step_likelihoods: Sequence[Array] | None = None,
     ) -> None:
-        points, shape = flatten(grid), curves(grid, num_steps)
-        size = len(outcomes)
-        self.grid, self.num_steps = grid, num_steps
-        self._h = shape.hazard
-        self._rho = points.rho
-        self._kappa = points.kappa
-        self._curve = shape.value
-        self.right = np.zeros((size, num_steps + 1), np.int64)
-        self.trials = np.zeros((size, num_steps + 1), np.int64)
-        self._value = np.broadcast_to(self._curve[:, :, None], (num_steps + 1, 2, size, grid.size)).copy()
+        points = flatten(grid)
+        size, longest = len(num_steps), int(np.max(num_steps))
+        self.grid, self.num_steps, self.longest = grid, np.asarray(num_steps), longest
+        self.start = longest - self.num_steps
+        self._rows = np.arange(size)
+        self._rho, self._kappa = points.rho, points.kappa
+        self._h = np.empty((size, grid.size))
+        self._curve = np.full((longest + 1, 2, size, grid.size), 0.5)
+        for row, steps in enumerate(self.num_steps.tolist()):
+            shape = curves(grid, steps)
+            self._h[row] = shape.hazard
+            self._curve[longest - steps :, :, row] = shape.value
+        self.right = np.zeros((size, longest + 1), np.int64)
+        self.trials = np.zeros((size, longest + 1), np.int64)
+        self._value = self._curve.copy()
         self._likelihood = np.ones_like(self._value)
         self._x_over_z: Array | None = None
         if step_likelihoods is not None:
-            steps = np.moveaxis(step_likelihoods, 0, 2)  # [T, 3, S]
-            self._likelihood[1:, 0] *= steps[:, 0, :, None]
-            self._likelihood[1:, 1] *= steps[:, 2, :, None]
-            self._x_over_z = steps[:, 1] / steps[:, 2]
+            self._x_over_z = np.ones((longest, size))
+            for row, steps in enumerate(step_likelihoods):
+                first = longest - len(steps)
+                self._likelihood[first + 1 :, 0, row] *= steps[:, 0, None]
+                self._likelihood[first + 1 :, 1, row] *= steps[:, 2, None]
+                self._x_over_z[first:, row] = steps[:, 1] / steps[:, 2]
         ends = np.stack([np.full(grid.size, 1 - ETA), points.phi])[:, None]
         known = np.asarray(outcomes)
         self._likelihood[-1][:, known == 1] *= ends
         self._likelihood[-1][:, known == 0] *= 1 - ends
         self._forward = np.empty_like(self._value)
         self._backward = np.empty_like(self._value)
-        self._never = np.empty((num_steps + 1, size, grid.size))
-        self._log_scale = np.zeros((2, num_steps + 1, size))  # of forward and of backward
+        self._never = np.empty((longest + 1, size, grid.size))
+        self._log_scale = np.zeros((2, longest + 1, size))  # of forward and of backward
 
     def observe(
         self, rows: NDArray[np.integer], prefixes: NDArray[np.integer], right: NDArray[np.bool_]
@@ -118,16 +130,17 @@ class ChainBatch:
 
         The Polya urn: with k of n right so far, P(right) = (kappa G + k) / (kappa + n), and likewise for B.
         """
-        value = self._value[prefixes, :, rows]  # [R, 2, P]
+        at = self.start[rows] + prefixes
+        value = self._value[at, :, rows]  # [R, 2, P]
         factor = np.where(right[:, None, None], value, 1 - value)
-        factor *= self._likelihood[prefixes, :, rows]
+        factor *= self._likelihood[at, :, rows]
         factor /= factor.max(axis=(1, 2), keepdims=True)
-        self._likelihood[prefixes, :, rows] = factor
-        self.right[rows, prefixes] += right
-        self.trials[rows, prefixes] += 1
-        k = self.right[rows, prefixes][:, None, None]
-        n = self.trials[rows, prefixes][:, None, None]
-        self._value[prefixes, :, rows] = (self._kappa * self._curve[prefixes] + k) / (self._kappa + n)
+        self._likelihood[at, :, rows] = factor
+        self.right[rows, at] += right
+        self.trials[rows, at] += 1
+        k = self.right[rows, at][:, None, None]
+        n = self.trials[rows, at][:, None, None]
+        self._value[at, :, rows] = (self._kappa * self._curve[at, :, rows] + k) / (self._kappa + n)
 
     def refresh(self) -> None:
         """Recompute the messages from the likelihoods; needed before any result is read."""
@@ -142,7 +155,7 @@ class ChainBatch:
         seen = np.empty_like(message[0])
         good, bad = seen
         step = np.empty_like(good)
-        for t in range(self.num_steps, 0, -1):
+        for t in range(self.longest, 0, -1):
             np.multiply(likelihood[t], message[t], out=seen)
             to_good, to_bad = message[t - 1]
             np.subtract(bad, good, out=step)
@@ -162,12 +175,11 @@ class ChainBatch:
     def _run_forward(self) -> None:
         likelihood, message, never = self._likelihood, self._forward, self._never
         scale = self._log_scale[0]
-        message[0, 0] = never[0] = likelihood[0, 0]
-        message[0, 1] = 0.0
-        scale[0] = 0.0
+        self._begin(0)
         h, rho, stay = self._h, self._rho, 1 - self._h
         lost, recovered = np.empty_like(message[0])
-        for t in range(1, self.num_steps + 1):
+        beginnings = set(self.start.tolist())
+        for t in range(1, self.longest + 1):
             good, bad = message[t - 1]
             to_good, to_bad = message[t]
             np.multiply(bad, rho, out=recovered)
@@ -187,10 +199,19 @@ class ChainBatch:
                 message[t] /= top[:, None]
                 never[t] /= top[:, None]
                 scale[t] = scale[t - 1] + np.log(top)
+            if t in beginnings:
+                self._begin(t)
+
+    def _begin(self, t: int) -> None:
+        """Start the forward messages of the solutions whose prefix 0 stands at t, and give others before it 1."""
+        rows = self._rows[self.start >= t]
+        self._forward[t, 0, rows] = self._never[t, rows] = self._likelihood[t, 0, rows]
+        self._forward[t, 1, rows] = 0.0
+        self._log_scale[0, t, rows] = 0.0
 
     def evidence(self) -> Array:
         """Likelihood of all that was seen, per grid point and up to a factor a solution: bG_0 LG_0. [S, P]"""
-        return self._likelihood[0, 0] * self._backward[0, 0]
+        return self._likelihood[self.start, 0, self._rows] * self._backward[self.start, 0, self._rows]
 
     def summary(self, prior: Array) -> Summary:
         """Posterior sums.
@@ -198,21 +219,23 @@ class ChainBatch:
         Args:
             prior: Prior over the grid, [P] or one a solution [S, P]; need not be normalised.
         """
-        prior = np.broadcast_to(prior, (self.right.shape[0], self.grid.size))
-        both = self._forward * self._backward
+        prior = np.broadcast_to(prior, (len(self._rows), self.grid.size))
         never = self._never * self._backward[:, 0]
-        p_right = np.einsum("tsp,sp->st", never, prior)
+        p_right = np.einsum("tsp,sp->ts", never, prior)
         never *= self._value[:, 0]
-        value_right = np.einsum("tsp,sp->st", never, prior)
-        total = np.einsum("tksp,sp->st", both, prior)
+        value_right = np.einsum("tsp,sp->ts", never, prior)
+        both = self._forward * self._backward
         both *= self._value
-        value = np.einsum("tksp,sp->st", both, prior)
-        scale = self._log_scale[0, 0] + self._log_scale[1, 0]
+        value = np.einsum("tksp,sp->ts", both, prior)
+        scale = self._log_scale.sum(axis=0)
+        at_start = (self.start, self._rows)
+        log_total = np.log(p_right[at_start]) + scale[at_start]  # the same at every t, but for the scales
+        factor = np.exp(scale - log_total)
         return Summary(
-            p_right=np.minimum(p_right / total, 1.0),
-            value=value / total,
-            value_right=value_right / total,
-            log_evidence=np.log(total[:, 0]) + scale,
+            p_right=np.minimum(p_right * factor, 1.0).T,
+            value=(value * factor).T,
+            value_right=(value_right * factor).T,
+            log_evidence=log_total,
         )
 
     def theta_posterior(self, prior: Array) -> Array:
@@ -222,10 +245,10 @@ class ChainBatch:
 
     def value_variance(self, prior: Array) -> Array:
         """Posterior variance of V_t, [S, T+1]: of its mean over paths and grid, plus the Beta's own."""
-        prior = np.broadcast_to(prior, (self.right.shape[0], self.grid.size))
-        both = self._forward * self._backward
-        total = np.einsum("tksp,sp->st", both, prior)
-        mean = np.einsum("tksp,tksp,sp->st", both, self._value, prior) / total
+        prior = np.broadcast_to(prior, (len(self._rows), self.grid.size))
+        both = self._forward * self._backward * prior
+        total = both.sum(axis=(1, 3))
+        mean = (both * self._value).sum(axis=(1, 3)) / total
         trials = self.trials.T[:, None, :, None] + self._kappa + 1.0
         second = self._value**2 + self._value * (1 - self._value) / trials
-        return np.maximum(np.einsum("tksp,tksp,sp->st", both, second, prior) / total - mean**2, 0.0)
+        return np.maximum((both * second).sum(axis=(1, 3)) / total - mean**2, 0.0).T

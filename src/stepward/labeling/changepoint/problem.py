@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stepward.labeling.changepoint.chain import ChainBatch, Summary
+from stepward.labeling.changepoint.chain import ChainBatch
 from stepward.labeling.changepoint.grid import Array, Grid
 from stepward.labeling.changepoint.pooling import pooled_priors, sibling_priors
 from stepward.labeling.changepoint.step_evidence import step_likelihoods
@@ -94,42 +94,33 @@ def posteriors(
         recall: Of each verifier by name.
         with_variance: Compute the variance of the values too.
     """
+    if not solutions:
+        return []
     seen = [observe(s, unfinished_as_wrong=unfinished_as_wrong) for s in solutions]
     num_steps = np.array([s.num_steps for s in solutions], np.int64)
-    groups = [
-        [i for i, s in enumerate(solutions) if s.num_steps == steps]
-        for steps in sorted(set(num_steps.tolist()))
-    ]
-    batches = [
-        _batch([solutions[i] for i in rows], [seen[i] for i in rows], grid, precision or {}, recall or {})
-        for rows in groups
-    ]
+    batch = _batch(solutions, seen, grid, precision or {}, recall or {})
     if pool:
-        messages = np.empty((len(solutions), grid.size))
-        for rows, batch in zip(groups, batches, strict=True):
-            messages[rows] = batch.evidence()
-        priors = pooled_priors(grid, messages, num_steps)
+        priors = pooled_priors(grid, batch.evidence(), num_steps)
     else:
         priors = sibling_priors(grid, np.array([o.outcome for o in seen]), num_steps)
-    found: dict[int, SolutionPosterior] = {}
-    for rows, batch in zip(groups, batches, strict=True):
-        summary = batch.summary(priors[rows])
-        variance = batch.value_variance(priors[rows]) if with_variance else np.empty((len(rows), 0))
-        theta = batch.theta_posterior(priors[rows])
-        for place, row in enumerate(rows):
-            found[row] = _one(summary, variance, theta, place)
-    return [found[i] for i in range(len(solutions))]
-
-
-def _one(summary: Summary, variance: Array, theta: Array, row: int) -> SolutionPosterior:
-    return SolutionPosterior(
-        summary.p_right[row],
-        summary.p_first_error[row],
-        summary.value[row],
-        variance[row],
-        summary.information_gain()[row],
-        theta[row],
-    )
+    summary = batch.summary(priors)
+    gain = summary.information_gain()
+    variance = batch.value_variance(priors) if with_variance else None
+    theta = batch.theta_posterior(priors)
+    found: list[SolutionPosterior] = []
+    for row, first in enumerate(batch.start.tolist()):
+        p_right = summary.p_right[row, first:]
+        found.append(
+            SolutionPosterior(
+                p_right,
+                np.append(np.maximum(p_right[:-1] - p_right[1:], 0.0), p_right[-1]),
+                summary.value[row, first:],
+                np.empty(0) if variance is None else variance[row, first:],
+                gain[row, first:],
+                theta[row],
+            )
+        )
+    return found
 
 
 def _batch(
@@ -139,16 +130,19 @@ def _batch(
     precision: Mapping[str, float],
     recall: Mapping[str, float],
 ) -> ChainBatch:
-    """A batch of solutions of one length that has taken in all their rollouts."""
+    """A batch that has taken in all rollouts, the right ones of a prefix first."""
     likelihoods = None
     if any(s.verdicts or s.prm_scores for s in solutions):
-        likelihoods = np.stack([step_likelihoods(s, precision, recall) for s in solutions])
+        likelihoods = [step_likelihoods(s, precision, recall) for s in solutions]
     outcomes = np.array([o.outcome for o in seen], np.int64)
-    batch = ChainBatch(grid, solutions[0].num_steps, outcomes, likelihoods)
-    right = np.stack([o.right for o in seen])
-    trials = np.stack([o.trials for o in seen])
-    for draw in range(int(trials.max())):
-        rows, prefixes = np.nonzero(trials > draw)
-        batch.observe(rows, prefixes, right[rows, prefixes] > draw)
+    batch = ChainBatch(grid, np.array([s.num_steps for s in solutions]), outcomes, likelihoods)
+    places = [(row, t) for row, o in enumerate(seen) for t in np.flatnonzero(o.trials).tolist()]
+    if places:
+        rows, prefixes = np.array(places).T
+        right = np.array([seen[row].right[t] for row, t in places])
+        trials = np.array([seen[row].trials[t] for row, t in places])
+        for draw in range(int(trials.max())):
+            more = trials > draw
+            batch.observe(rows[more], prefixes[more], right[more] > draw)
     batch.refresh()
     return batch
