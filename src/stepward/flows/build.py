@@ -9,6 +9,7 @@ from pathlib import Path
 from stepward import __version__
 from stepward.flows.config import LabelConfig
 from stepward.flows.logged import replay_of
+from stepward.flows.verify import verifier_named
 from stepward.labeling.allocation.no_rollouts import NoRollouts
 from stepward.labeling.allocation.registry import make_allocation
 from stepward.labeling.annotate import Engines, Labeling, StepVerifier
@@ -23,7 +24,7 @@ from stepward.prm.problems import read_problems
 from stepward.prm.prompts import PromptTemplate, chat_template, file_template, plain_template
 from stepward.prm.types import Allocation, LabelerInfo, Problem, TokenIds, Verdict
 from stepward.verifiers.answer import Grader
-from stepward.verifiers.base import Verifier, make_verifier
+from stepward.verifiers.base import Verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def build_engines(config: LabelConfig) -> Engines:
         completer=policy if same else load_policy_for(str(config.completer), config),
         render=partial(_render, prompt_template(config.prompt, config.policy), policy),
         grader=Grader(),
-        verify_steps=_step_verifier([make_verifier(name) for name in config.verifiers]),
+        verify_steps=_step_verifier([verifier_named(name) for name in config.verifiers]),
     )
 
 

@@ -131,6 +131,33 @@ def import_(
         print(f"  ... and {len(report.rejected) - 10:,} more")
 
 
+@app.command("verify")
+def verify_steps(
+    solutions: Annotated[list[Path], typer.Argument(help="Files of solutions")],
+    verifier: Annotated[str, Opt(help="Name of the verifier")] = "arithmetic",
+    measure: Annotated[
+        bool, Opt("--measure", help="Files are ProcessBench's: print precision and recall")
+    ] = False,
+    out: Annotated[Path | None, Opt(help="JSON lines of verdicts; the screen by default")] = None,
+) -> None:
+    """Check the claims in steps with a tool verifier."""
+    from stepward.flows.verify import measure_verifier, verify_file
+
+    if measure:
+        found = measure_verifier(solutions, verifier)
+        print(
+            f"{found.solutions:,} solutions, {found.erroneous:,} of them erroneous, {found.flags:,} flagged"
+        )
+        print(f"  precision {found.precision}, recall {found.recall}")
+        print(f"  {found.supported:,} of {found.steps:,} steps hold a supported claim and no refuted one")
+        return
+    lines = [json.dumps(row, ensure_ascii=False) for path in solutions for row in verify_file(path, verifier)]
+    if out is None:
+        print("\n".join(lines))
+    else:
+        out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 @audit_app.command()
 def labels(
     folder: Folder,
