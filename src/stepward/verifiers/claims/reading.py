@@ -1,0 +1,212 @@
+"""Equalities of closed arithmetic in a step's text, with every doubt about how they are read."""
+
+# ruff: noqa: SIM905  (lists of words are easiest to read as text)
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepward.verifiers.claims.lexemes import Kind, Lexeme, lexemes
+from stepward.verifiers.claims.operands import Operand, left_of, pieces, right_of
+
+MAX_CHARS = 50_000
+MAX_CLAIMS = 200
+
+_MARK = re.compile(r"<<([^<>]{1,200})>>")
+# Words before an expression that make it the argument of something.
+_TAKES_ARGUMENT = frozenset(
+    "half twice double triple thrice quarter third fourth square squares cube cubes root roots sum difference "
+    "product quotient plus minus times than by divided multiplied mod modulo base factorial percent less over "
+    "per sqrt log sin cos tan ln to remainder between from negative dozen hundred thousand million billion "
+    "squared cubed inverse absolute gcd lcm floor ceil max min into halves tripled doubled "
+    "subtracting adding subtract add dividing multiplying approximately about roughly".split()
+)
+# Of these the expression behind is the argument as a rule: "subtract 3 from 5 - 1 = 4" is rare and left undecided.
+_HARMLESS_VERBS = frozenset(
+    "subtract add subtracting adding multiplying dividing approximately about roughly".split()
+)
+_AFTER_VALUE = re.compile(
+    r"[\s$\\)}]*(?:mod|pmod|\\p?mod|remainder|million|billion|thousand|hundred|dozen|times|and\s+(?:a\s+)?(?:\d|half|a\s)|"
+    r"plus|minus|squared|cubed|or\s+\d|\(?(?:mod|base)\b|r\s*\d|percent of|percent more|percent less|%\s*of)",
+    re.I,
+)
+_HYPOTHETICAL = re.compile(
+    r"\b(?:if|suppose|assum\w+|let(?!')|contradict\w*|false|cannot|can't|not|isn't|doesn't|don't|never|impossible|incorrect\w*|"
+    r"wrong\w*|mistake\w*|instead|error\w*|invalid|fail\w*|unless|would|whether|check\w*|mod|modulo|modular|base|binary|"
+    r"octal|hexadecimal|digits?|remainders?|congruen\w+|try|trying|guess|unequal|differ\w*)\b|\\p?mod|\\bmod|≠|\\neq?\b|\?",
+    re.I,
+)
+_CLEAN_BREAKS = frozenset([*".,;:\n\r?\"“'`→⇒⟹", "=>", "->", "\\Rightarrow", "\\implies", "\\rightarrow"])
+_DENIED = re.compile(
+    r"\b(?:contradict\w*|false|impossible|incorrect\w*|wrong\w*|mistake\w*|error\w*|invalid|mod|modulo|base|binary|"
+    r"remainders?|congruen\w+|unequal)\b|\\p?mod|\\bmod|≠|\\neq?\b|\?",
+    re.I,
+)
+_LOOKS = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|boxed|displaystyle|mathbf|quad|text\w*)\s*\{?\Z")
+_OF = re.compile(r"(\w+)?[\s}]*\bof\b[\s}\\$({]*(?:\\text\{)?\Z")
+_TOTALS = frozenset(
+    "total cost amount number price value profit score distance speed rate weight age length height width area "
+    "volume salary income result count balance payment charge fee".split()
+)
+_SENTENCE_END = re.compile(r"[.?!;](?=\s|$)|\n|:\s")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One equality.
+
+    Attributes:
+        left: What stands before the sign.
+        right: What stands behind it.
+        approximate: True for a sign such as ``≈``, or where words say that a number is rounded.
+        start: First character of the claim in the step.
+        end: Character behind its last.
+        doubt: Why it may mean something else than it says; empty where nothing speaks against it.
+    """
+
+    left: Operand
+    right: Operand
+    approximate: bool
+    start: int
+    end: int
+    doubt: str = ""
+
+
+def claims_of(text: str) -> list[Claim]:
+    """The equalities in a text, in order, none of them decided; at most ``MAX_CLAIMS``."""
+    text = text[:MAX_CHARS].replace("\x00", " ")
+    found: list[Claim] = []
+    for mark in _MARK.finditer(text):
+        found.extend(_in_formula(mark[1], mark.start(1)))
+    outside = _MARK.sub(lambda m: " " * len(m.group()), text)
+    if "=" in outside or "≈" in outside or "\\approx" in outside:
+        found.extend(_in_prose(outside))
+    return sorted(found, key=lambda c: (c.start, c.end))[:MAX_CLAIMS]
+
+
+def _in_formula(text: str, offset: int) -> list[Claim]:
+    return [
+        Claim(c.left, c.right, c.approximate, c.start + offset, c.end + offset, c.doubt)
+        for c in _in_prose(text)
+    ]
+
+
+def _in_prose(text: str) -> list[Claim]:
+    tokens = lexemes(text)
+    found: list[Claim] = []
+    begin = 0
+    for index in range(len(tokens) + 1):
+        if index < len(tokens) and tokens[index].kind is not Kind.BREAK:
+            continue
+        if any(t.kind is Kind.RELATION for t in tokens[begin:index]):
+            found.extend(_in_segment(text, tokens, begin, index))
+        begin = index + 1
+        if len(found) > MAX_CLAIMS:
+            break
+    return found
+
+
+def _in_segment(text: str, tokens: Sequence[Lexeme], begin: int, end: int) -> list[Claim]:
+    """Claims between two breaks."""
+    inside = _without_inner_delimiters(tokens[begin:end])
+    signs = [i for i, t in enumerate(inside) if t.kind is Kind.RELATION]
+    edges = [-1, *signs, len(inside)]
+    runs = [pieces(inside[a + 1 : b]) for a, b in itertools.pairwise(edges)]
+    before = _break_before(tokens, begin)
+    found: list[Claim] = []
+    for number, sign in enumerate(signs):
+        left = left_of(runs[number], before if number == 0 else "")
+        right = right_of(runs[number + 1], "")
+        if isinstance(left, str) or isinstance(right, str):
+            continue
+        if not (left.computed or right.computed):
+            continue
+        sign_lexeme = inside[sign]
+        found.append(_claim(text, left, right, sign_lexeme, last=number == len(signs) - 1))
+    return found
+
+
+def _without_inner_delimiters(tokens: Sequence[Lexeme]) -> list[Lexeme]:
+    """The lexemes without those delimiters of formulas that stand beside an equality sign or at an end."""
+    kept: list[Lexeme] = []
+    for index, token in enumerate(tokens):
+        if token.kind is Kind.DELIMITER:
+            behind = next(
+                (t.kind for t in tokens[index + 1 : index + 4] if t.kind is not Kind.DELIMITER), None
+            )
+            if not kept or behind in (None, Kind.RELATION):
+                continue
+            if kept[-1].kind in (Kind.RELATION, Kind.DELIMITER):
+                continue
+        kept.append(token)
+    return kept
+
+
+def _break_before(tokens: Sequence[Lexeme], begin: int) -> str:
+    """Why what follows a break may be the rest of something longer; empty where it is not."""
+    if begin == 0:
+        return ""
+    mark = tokens[begin - 1]
+    last = tokens[begin - 2] if begin > 1 else None
+    if mark.text == ":" and last is not None and last.kind is Kind.NUMBER:
+        follows = tokens[begin] if begin < len(tokens) else None
+        if mark.spaced or (follows is not None and not follows.spaced):
+            return "!a ratio"
+    if mark.text not in _CLEAN_BREAKS and not mark.text.startswith("\\\\"):
+        return f"!{mark.text}"
+    return ""
+
+
+def _claim(text: str, left: Operand, right: Operand, sign: Lexeme, *, last: bool) -> Claim:
+    start, end = left.start, right.end
+    doubt = ""
+    for side in (left, right):
+        if side.doubt.startswith("!"):
+            doubt = f"{side.doubt[1:]!r} stands beside it"
+    word = left.doubt[1:].split(" ")[-1] if left.doubt.startswith("?") else ""
+    if word in _TAKES_ARGUMENT and word not in _HARMLESS_VERBS:
+        doubt = doubt or f"{word!r} stands before it"
+    doubt = doubt or _doubt_before(text[max(0, start - 60) : start])
+    units = " ".join(right.units)
+    behind = text[end : end + 40]
+    if last and _AFTER_VALUE.match(behind):
+        doubt = doubt or f"{behind.strip()[:20]!r} stands behind it"
+    if re.match(r"[:]\s?\d|…|\.\.|\\[lc]?dots|,\d", behind):
+        doubt = doubt or "the number goes on"
+    if re.search(
+        r"\b(?:million|billion|thousand|hundred|dozen|remainder|squared|cubed)\b",
+        units + " ".join(left.units),
+    ):
+        doubt = doubt or "a word changes the number"
+    around, rest = _sentence(text, start, end)
+    if found := _HYPOTHETICAL.search(around) or _DENIED.search(rest):
+        doubt = doubt or f"{found.group()!r} in its sentence"
+    approximate = sign.text == "≈" or bool(
+        re.search(
+            r"\b(?:approximate\w*|about|roughly|round\w*|nearest|around|nearly|almost|estimat\w+)\b",
+            around + rest,
+            re.I,
+        )
+    )
+    return Claim(left, right, approximate, start, end, doubt)
+
+
+def _doubt_before(before: str) -> str:
+    """Why the characters in front of an equality may make it the rest of something longer."""
+    before = _LOOKS.sub("", before)
+    if before and (before[-1].isalnum() or before[-1] in "'’_^}|)]!%\\"):
+        return "it continues what stands before it"
+    if (found := _OF.search(before)) and (found[1] or "").lower() not in _TOTALS:
+        return f"{found.group().strip()!r} stands before it"
+    return ""
+
+
+def _sentence(text: str, start: int, end: int) -> tuple[str, str]:
+    """The sentence around a claim: up to its end, and what follows."""
+    low = max(0, start - 300)
+    begin = low
+    for stop in _SENTENCE_END.finditer(text, low, start):
+        begin = stop.end()
+    stop = re.search(r"[.?!;](?=\s|$)|\n", text[end : end + 300])
+    return text[begin:end], text[end : end + (stop.end() if stop else 300)]
