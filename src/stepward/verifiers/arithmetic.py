@@ -104,11 +104,11 @@ def _doubt(claim: Claim, sides: Sides, equation: str, unit: Fraction) -> str:
     if right and left:
         factor = max(left / right, right / left, key=abs)
         percent = "%" in equation or "percent" in equation
-        if factor in (100, 10000) and (percent or units or "." in equation):
+        if (percent and 99 < abs(factor) < 101) or (factor in (100, 10000) and (units or "." in equation)):
             return "it may be a percentage"
         if factor in _CONVERSIONS and units:
             return "units may change"
-        if units and _is_power_of_ten(factor):
+        if _is_power_of_ten(factor) and (units or factor >= 1000):
             return "units may change"
     if "%" in equation and _holds_without_percent(claim):
         return "it holds without the percent signs"
@@ -145,10 +145,13 @@ def _terms_units(claim: Claim) -> frozenset[str]:
 
 def _holds_without_percent(claim: Claim) -> bool:
     try:
-        sides = compare(parse(claim.left.text.replace("%", "")), parse(claim.right.text.replace("%", "")))
+        left, right = (parse(side.text.replace("%", "")) for side in (claim.left, claim.right))
+        sides = compare(left, right)
     except Unreadable:
         return True
-    return sides.equal is not False
+    if sides.left is None or sides.right is None:
+        return True
+    return abs(sides.left - sides.right) <= min(Fraction(1), max(last_place(left), last_place(right)))
 
 
 def _shown(value: Fraction) -> str:

@@ -148,6 +148,8 @@ def compare(left: Expression, right: Expression) -> Sides:
 
 def last_place(node: Expression) -> Fraction:
     """The unit of the last place of a plain number that is not zero: 0.01 for 3.50, 100 for 1200; 0 for others."""
+    if isinstance(node, Apply) and node.function == "percent":
+        return last_place(node.arguments[0]) / 100
     if not isinstance(node, Number):
         return Fraction(0)
     if node.decimals is not None:

@@ -10,6 +10,11 @@ MAX_UNIT_WORDS = 5
 MAX_PIECES = 200
 
 _SPOKEN = {"times": "*", "plus": "+", "minus": "-"}
+# These join or separate clauses; they never name what was counted.
+_NEVER_UNITS = frozenset(
+    "because since so is are was were and or which that then but as has have had equals equal makes gives get got "
+    "means thus hence therefore where while than plus minus times we he she it they you if when be will".split()
+)
 _VALUE_END = frozenset({Kind.NUMBER, Kind.CLOSE, Kind.POSTFIX, Kind.LETTER})
 _VALUE_START = frozenset({Kind.NUMBER, Kind.OPEN, Kind.LETTER, Kind.COMMAND})
 
@@ -22,11 +27,13 @@ class Piece:
         lexeme: The lexeme.
         cut: True where it cannot be part of an expression: what stands left and right of it is separate.
         unit: Words behind the value, left out of the expression.
+        of: True for a multiplication that is written "of".
     """
 
     lexeme: Lexeme
     cut: bool = False
     unit: str = ""
+    of: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +85,17 @@ def pieces(tokens: Sequence[Lexeme]) -> list[Piece]:
                 continue
             of = token.text == "of" and after is not None and after.kind in (Kind.NUMBER, Kind.OPEN)
             if of and ends_value and not unit_words and _is_share(found):
-                found.append(Piece(Lexeme(Kind.OPERATOR, "*", token.start, token.end, True)))
-            elif last is not None and ends_value and unit_words < MAX_UNIT_WORDS and not _starts_value(after):
+                found.append(Piece(Lexeme(Kind.OPERATOR, "*", token.start, token.end, True), of=True))
+            elif (
+                last is not None
+                and ends_value
+                and unit_words < MAX_UNIT_WORDS
+                and not (
+                    _starts_value(after)
+                    or token.text.lower() in _NEVER_UNITS
+                    or _opens_value(tokens, index + 1)
+                )
+            ):
                 unit_words += 1
                 found[-1] = _with_unit(last, token)
                 index += 1
@@ -90,12 +106,12 @@ def pieces(tokens: Sequence[Lexeme]) -> list[Piece]:
             last is not None
             and ends_value
             and token.kind is Kind.OPERATOR
-            and token.text in ("/", "-")
+            and token.text == "/"
             and after is not None
             and after.kind is Kind.WORD
             and not after.spaced
         ):
-            found[-1] = _with_unit(last, after)  # "$35/hour", "a 5-hour".
+            found[-1] = _with_unit(last, after)  # "$35/hour"
             index += 2
             unit_words += 1
             continue
@@ -124,6 +140,11 @@ def _with_unit(piece: Piece, word: Lexeme) -> Piece:
 
 def _starts_value(token: Lexeme | None) -> bool:
     return token is not None and token.kind in (Kind.NUMBER, Kind.COMMAND)
+
+
+def _opens_value(tokens: Sequence[Lexeme], index: int) -> bool:
+    """Whether brackets stand at ``index`` that are no remark."""
+    return index < len(tokens) and tokens[index].kind is Kind.OPEN and not _annotation(tokens, index)
 
 
 def _multiplies(token: Lexeme, after: Lexeme | None, tokens: Sequence[Lexeme]) -> bool:
@@ -157,7 +178,12 @@ def _is_share(found: Sequence[Piece]) -> bool:
 def _annotation(tokens: Sequence[Lexeme], index: int) -> int:
     """Lexemes of a remark in brackets behind a value, such as ``(lost income)``; 0 where it is none."""
     follows = tokens[index + 1] if index + 1 < len(tokens) else None
-    if follows is None or follows.kind is not Kind.WORD or tokens[index].text != "(":
+    if (
+        follows is None
+        or follows.kind is not Kind.WORD
+        or tokens[index].text != "("
+        or not tokens[index].spaced
+    ):
         return 0
     for width in range(2, min(14, len(tokens) - index)):
         token = tokens[index + width]
@@ -180,14 +206,7 @@ def left_of(parts: Sequence[Piece], before: str) -> Operand | str:
     for position in range(len(parts) - 1, -1, -1):
         piece = parts[position]
         if piece.cut:
-            reason = piece.lexeme.text
-            if piece.lexeme.kind in (Kind.FOREIGN, Kind.BREAK):
-                reason = "!" + reason
-            if piece.lexeme.kind is Kind.DELIMITER:
-                outside = parts[position - 1] if position else None
-                reason = "" if outside is None or outside.cut or outside.unit else "!a formula"
-                if outside is not None and outside.lexeme.first and outside.lexeme.text in ("-", "*"):
-                    reason = ""
+            reason = _reason_before(piece, parts[position - 1] if position else None)
             break
         if piece.lexeme.kind is Kind.CLOSE:
             depth += 1
@@ -205,6 +224,22 @@ def left_of(parts: Sequence[Piece], before: str) -> Operand | str:
     return _made(parts[start:], reason, starts=True)
 
 
+def _reason_before(cut: Piece, outside: Piece | None) -> str:
+    """What stands before an expression: a word, or after ``!`` what makes it doubtful."""
+    if cut.lexeme.kind in (Kind.FOREIGN, Kind.BREAK):
+        return f"!{cut.lexeme.text}"
+    value = outside is not None and not outside.cut
+    if cut.lexeme.kind is Kind.DELIMITER:
+        listed = outside is not None and outside.lexeme.first and outside.lexeme.text in ("-", "*")
+        return "!a formula" if value and outside is not None and not outside.unit and not listed else ""
+    if outside is not None and value:
+        if outside.lexeme.kind is Kind.OPERATOR and not outside.lexeme.first:
+            return f"!{cut.lexeme.text}"  # The word stands for a value.
+        if cut.lexeme.text.lower() in ("and", "or", "to") and not outside.unit:
+            return f"!{cut.lexeme.text}"
+    return cut.lexeme.text
+
+
 def right_of(parts: Sequence[Piece], after: str) -> Operand | str:
     """The expression that begins at an equality sign, or why there is none.
 
@@ -217,7 +252,7 @@ def right_of(parts: Sequence[Piece], after: str) -> Operand | str:
     for position, piece in enumerate(parts):
         if piece.cut:
             following = parts[position + 1].lexeme if position + 1 < len(parts) else None
-            number = following is not None and following.kind in (Kind.NUMBER, Kind.COMMAND)
+            number = following is not None and following.kind in (Kind.NUMBER, Kind.COMMAND, Kind.OPEN)
             if piece.lexeme.kind is Kind.DELIMITER:
                 reason = "!a formula" if number else ""
                 break
@@ -264,13 +299,38 @@ def _made(parts: Sequence[Piece], reason: str, *, starts: bool) -> Operand | str
         doubt = doubt or "!an exclamation mark"
     if _JUXTAPOSED.search(text):
         doubt = doubt or "!a quotient before a factor without a sign"
+    if re.search(r"/ [\d.]+ /", text):
+        doubt = doubt or "!two quotients in a row"
+    if not starts and any(p.of for p in kept):
+        doubt = doubt or "!of"
+    if re.search(r"(?:^| )0\d", text):
+        doubt = doubt or "!a time or a code"
     units = tuple(p.unit for p in kept if p.unit)
     signs = [
         p.lexeme.kind is Kind.OPERATOR or p.lexeme.text in ("\\sqrt", "\\frac", "\\binom", "!") for p in kept
     ]
     implied = re.search(r"[\d)] \(", text) is not None
     computed = implied or any(signs[1:]) or (signs[0] and kept[0].lexeme.kind is not Kind.OPERATOR)
+    if starts and not doubt and _names(kept, text, reason):
+        doubt = "!a number that may belong to a name"
     return Operand(text, kept[0].lexeme.start, kept[-1].lexeme.end, units, computed, doubt or _word(reason))
+
+
+def _names(kept: Sequence[Piece], text: str, reason: str) -> bool:
+    """Whether an expression may be part of a name or count things: ``4 pizzas``, ``Weeks 1-2``, ``1/2 a cup``."""
+    unit = kept[-1].unit
+    if len(unit.replace("(note)", "").split()) > 2:
+        return True
+    if re.fullmatch(r"[\d.]+", text):
+        return bool(unit or reason)
+    if pair := re.fullmatch(r"([\d.]+) ([/-]) ([\d.]+)", text):
+        tight = not kept[1].lexeme.spaced and reason != ""
+        return (
+            tight and not unit
+            if pair[2] == "-"
+            else unit != "" and not kept[0].unit and len(pair[1]) <= len(pair[3])
+        )
+    return False
 
 
 def _word(reason: str) -> str:

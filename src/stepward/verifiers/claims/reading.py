@@ -153,6 +153,12 @@ def _break_before(tokens: Sequence[Lexeme], begin: int) -> str:
         follows = tokens[begin] if begin < len(tokens) else None
         if mark.spaced or (follows is not None and not follows.spaced):
             return "!a ratio"
+    if last is not None and last.kind is Kind.OPERATOR:
+        return "!an operator"
+    if mark.text == "," and last is not None and last.kind is Kind.NUMBER:
+        follows = tokens[begin] if begin < len(tokens) else None
+        if follows is not None and follows.kind is Kind.NUMBER:
+            return "!a list"
     if mark.text not in _CLEAN_BREAKS and not mark.text.startswith("\\\\"):
         return f"!{mark.text}"
     return ""
