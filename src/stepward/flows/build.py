@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stepward import __version__
 from stepward.flows.config import LabelConfig
+from stepward.flows.grading import make_grader
 from stepward.flows.logged import replay_of
 from stepward.flows.verify import verifier_named
 from stepward.labeling.allocation.no_rollouts import NoRollouts
@@ -23,7 +24,6 @@ from stepward.prm.policy import Policy
 from stepward.prm.problems import read_problems
 from stepward.prm.prompts import PromptTemplate, chat_template, file_template, plain_template
 from stepward.prm.types import Allocation, LabelerInfo, Problem, TokenIds, Verdict
-from stepward.verifiers.answer import Grader
 from stepward.verifiers.base import Verifier
 
 
@@ -104,7 +104,7 @@ def build_engines(config: LabelConfig) -> Engines:
         policy=policy,
         completer=policy if same else load_policy_for(str(config.completer), config),
         render=partial(_render, prompt_template(config.prompt, config.policy), policy),
-        grader=Grader(),
+        grader=make_grader(),
         verify_steps=_step_verifier([verifier_named(name) for name in config.verifiers]),
     )
 
