@@ -137,7 +137,9 @@ def _dataset_refusals(folder: Path) -> dict[str, str]:
     if not found.ok:
         refusals["verification"] = "; ".join(found.faults[:5])
     note = manifest.contamination
-    if not note:
+    if "by_construction" in note:
+        refusals["contamination"] = f"contaminated by construction: {note['by_construction']}"
+    elif not note:
         refusals["contamination"] = "it was not checked against any benchmark (stepward audit contamination)"
     elif matches := sum(note.get("exact", {}).values()) + sum(note.get("near", {}).values()):
         refusals["contamination"] = f"{matches} of its problems stand in benchmarks; the manifest names them"

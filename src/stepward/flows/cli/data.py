@@ -91,6 +91,32 @@ def relabel(
     print("  steps: " + ", ".join(f"{n:,} {name}" for name, n in report.labels.items()))
 
 
+@app.command()
+def publish(
+    folder: Annotated[Path, typer.Argument(help="Dataset or model folder")],
+    repo: Annotated[str, typer.Argument(help="Hub id, owner/name")],
+    model: Annotated[bool, Opt("--model", help="The folder is a reward model")] = False,
+    public: Annotated[bool, Opt("--public", help="Private by default")] = False,
+    allow: Annotated[list[str] | None, Opt(help="Publish although this named check fails")] = None,
+    dry_run: Annotated[bool, Opt("--dry-run", help="Show files, card and checks; send nothing")] = False,
+) -> None:
+    """Publish to the Hugging Face Hub: a branch first, one commit on main once everything is verified there."""
+    from stepward.prm.publish import plan_publication
+    from stepward.prm.publish import publish as run
+
+    kind = "model" if model else "dataset"
+    if dry_run:
+        plan = plan_publication(folder, repo, kind=kind)
+        for file in plan.files:
+            print(f"{file.num_bytes:>12,}  {file.path}")
+        for check, why in plan.refusals.items():
+            print(f"refused by {check}: {why}")
+        print(plan.card)
+        return
+    done = run(folder, repo, kind=kind, private=not public, allow=allow or ())
+    print(f"{done.url} at {done.tag}: {done.uploaded:,} files sent, {done.found:,} were there")
+
+
 @app.command("export")
 def export(
     format_name: Annotated[str, typer.Argument(metavar="FORMAT", help="Name of a foreign format")],
