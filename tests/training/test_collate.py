@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
@@ -134,6 +134,7 @@ def test_label_train_and_score_inputs_are_equal_and_have_one_start_token(tiny_ll
     assert by_ids.token_ids[0] == tokenizer.bos_id
 
 
+@settings(deadline=None)
 @given(st.lists(st.text("ab ", min_size=1, max_size=6).filter(str.strip), min_size=1, max_size=6))
 def test_positions_increase_and_the_last_is_the_last_id(steps: list[str]):
     encoded = bare().encode(Problem("p", "q"), steps)
@@ -223,6 +224,7 @@ def test_a_batch_needs_no_padding_token():
     assert batch.score_columns.tolist() == [1, 4]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=30), st.integers(1, 40))
 def test_packing_places_every_solution_once_and_fills_no_row_beyond_its_limit(lengths: list[int], limit: int):
     rows = pack_rows(lengths, limit)

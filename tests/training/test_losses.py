@@ -4,7 +4,7 @@ from math import exp, log
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepward.training import losses
@@ -105,6 +105,7 @@ def test_the_soft_minimum_weighs_low_rewards_more():
     assert losses.soft_minimum(t(0.0, log(2)), owners(0, 0), 1, 1.0).item() == pytest.approx(log(2) / 3)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=8))
 def test_a_cold_soft_minimum_is_the_minimum(rewards: list[float]):
     got = losses.soft_minimum(t(*rewards), torch.zeros(len(rewards), dtype=torch.long), 1, 1e-3)
@@ -147,6 +148,7 @@ def test_the_effective_reward_adds_the_provers_advantage():
     )
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=6), st.floats(0, 5), st.integers(1, 32))
 def test_effective_rewards_stay_in_the_unit_interval(values: list[float], alpha: float, k: int):
     assert all(-1e-9 <= x <= 1 + 1e-9 for x in losses.effective_reward(values, alpha, k))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import exp
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepward.prm.errors import InputError, ModelError
@@ -42,6 +42,7 @@ def test_the_min_form_is_the_softmax_weighted_sum_of_the_paper():
     assert credits == pytest.approx((0.8 * low / (low + high), -0.8 * high / (low + high)))
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=9))
 def test_the_reward_lies_between_the_weakest_step_and_the_mean(scores: list[float]):
     total = sum(min_form(scores))
