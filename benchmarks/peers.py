@@ -6,8 +6,8 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.kernel import gain
 from benchmarks.simulator import MAX_STEPS, Sample, f1, rollout_tokens
+from stepward.labeling.changepoint.compiled import gain
 
 THRESHOLDS = np.arange(0.0, 0.65, 0.025)
 

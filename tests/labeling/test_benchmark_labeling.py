@@ -57,6 +57,32 @@ def test_the_kernel_equals_the_package_single_and_pooled():
     assert np.abs(with_evidence.p_right - run(sample, DECODE_ONLY, grid, 1).p_right).max() > 0.01
 
 
+@pytest.mark.parametrize("pool", [True, False])
+@pytest.mark.parametrize("on_policy", [True, False])
+def test_compiled_and_plain_allocation_choose_the_same_rollouts(pool, on_policy):
+    from stepward.labeling.allocation.information_gain import InformationGain
+    from stepward.prm.types import Verdict, VerdictKind
+
+    rng = np.random.default_rng(3)
+    flag = Verdict(VerdictKind.REFUTED, "arithmetic", "1")
+    solutions = []
+    for steps in (1, 2, 9, 9, 23):
+        draws = [
+            tuple(Outcome.RIGHT if y else Outcome.WRONG for y in rng.integers(0, 2, rng.integers(0, 4)))
+            for _ in range(steps)
+        ]
+        verdicts = tuple((flag,) if rng.random() < 0.2 else () for _ in range(steps)) if steps == 9 else ()
+        outcome = Outcome.RIGHT if steps % 2 else Outcome.WRONG
+        solutions.append(
+            SolutionEvidence(steps, (30,) * steps, outcome, (*draws, ()), verdicts, on_policy=on_policy)
+        )
+    plain, compiled = InformationGain(pool=pool), InformationGain(pool=pool, compiled=True)
+    grid = make_grid(on_policy=on_policy)
+    for a, b in zip(plain._gains(solutions, grid), compiled._gains(solutions, grid), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-9)
+    assert plain.next_draws(solutions) == compiled.next_draws(solutions)
+
+
 def test_a_thousand_solutions_on_one_core_stay_ahead_of_the_peers():
     """1,000 solutions have wide intervals: the bounds are half of what 16,000 show."""
     from benchmarks.active import DECODE_ONLY, decode, run

@@ -8,8 +8,8 @@ gets the best of its prefixes once a round while that is worth ``price``; soluti
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from stepward.labeling.changepoint.grid import make_grid
-from stepward.labeling.changepoint.problem import SolutionPosterior, posteriors
+from stepward.labeling.changepoint.grid import Array, Grid, make_grid
+from stepward.labeling.changepoint.problem import posteriors
 from stepward.labeling.evidence import Draw, LabelingConstants, SolutionEvidence
 from stepward.prm.types import Allocation
 
@@ -29,6 +29,8 @@ class InformationGain:
         overhead_tokens: What a rollout costs beside its own tokens (prefill, queueing), in tokens.
         truncated_as_wrong: Read draws without an answer as wrong; False leaves them out of the likelihood.
         max_rollouts: Most rollouts a solution gets; None = max(200, 20 T).
+        compiled: Use the compiled recursions: some seconds to start, many times faster after that. Needs numba;
+            the choices are the same.
     """
 
     constants: LabelingConstants = field(default_factory=LabelingConstants)
@@ -36,6 +38,7 @@ class InformationGain:
     overhead_tokens: float = 0.0
     truncated_as_wrong: bool = False
     max_rollouts: int | None = None
+    compiled: bool = False
 
     def __post_init__(self) -> None:
         if self.constants.price <= 0:
@@ -58,6 +61,26 @@ class InformationGain:
         if all(s.num_steps < 2 for s in solutions):
             return []
         grid = make_grid(self.constants.axis_weights, on_policy=all(s.on_policy for s in solutions))
+        gains = self._gains(solutions, grid)
+        draws: list[Draw] = []
+        for number, (evidence, gain) in enumerate(zip(solutions, gains, strict=True)):
+            prefix = self._choose(evidence, gain)
+            if prefix is not None:
+                draws.append(Draw(number, prefix))
+        return draws
+
+    def _gains(self, solutions: Sequence[SolutionEvidence], grid: Grid) -> list[Array]:
+        if self.compiled:
+            from stepward.labeling.changepoint.fast import information_gains
+
+            return information_gains(
+                solutions,
+                grid,
+                pool=self.pool,
+                unfinished_as_wrong=self.truncated_as_wrong,
+                precision=self.constants.precision,
+                recall=self.constants.recall,
+            )
         known = posteriors(
             solutions,
             grid,
@@ -66,14 +89,9 @@ class InformationGain:
             precision=self.constants.precision,
             recall=self.constants.recall,
         )
-        draws: list[Draw] = []
-        for number, (evidence, posterior) in enumerate(zip(solutions, known, strict=True)):
-            prefix = self._choose(evidence, posterior)
-            if prefix is not None:
-                draws.append(Draw(number, prefix))
-        return draws
+        return [posterior.gain for posterior in known]
 
-    def _choose(self, evidence: SolutionEvidence, posterior: SolutionPosterior) -> int | None:
+    def _choose(self, evidence: SolutionEvidence, gain: Array) -> int | None:
         steps = evidence.num_steps
         limit = max(200, 20 * steps) if self.max_rollouts is None else self.max_rollouts
         if sum(map(len, evidence.draws)) >= limit:
@@ -83,7 +101,7 @@ class InformationGain:
         for prefix in range(1, steps):
             left -= evidence.step_tokens[prefix - 1]
             cost = max(left + self.overhead_tokens, 1.0)
-            score = float(f"{posterior.gain[prefix] / cost:.{_DIGITS - 1}e}")
+            score = float(f"{gain[prefix] / cost:.{_DIGITS - 1}e}")
             if score > best_score or (best is None and score >= best_score):
                 best, best_score = prefix, score
         return best

@@ -52,8 +52,8 @@ def fit_hint(scores: Array, p_right: Array, num_steps: NDArray[np.integer]) -> H
     Raises:
         ValueError: The labels hold less than one expected first error.
     """
-    inside = np.arange(scores.shape[1]) < np.asarray(num_steps)[:, None]
-    inside &= np.isfinite(scores)
+    columns = np.arange(scores.shape[1])
+    inside = np.logical_and(columns < num_steps[:, None], np.isfinite(scores))
     right = np.where(inside, p_right[:, 1:], 0.0)
     wrong = np.where(inside, p_right[:, :-1] - p_right[:, 1:], 0.0)
     values = np.where(inside, scores, 0.0)

@@ -52,16 +52,19 @@ def pooled_priors(grid: Grid, messages: Array, num_steps: NDArray[np.integer], b
     count, points = len(num_steps), len(grid.s0)
     cube = messages.reshape(count, points, -1)
     told = np.ones_like(cube)
-    for i in range(count):
-        for j in range(count):
-            if i == j:
-                continue
-            if grid.hazard or num_steps[i] == num_steps[j]:
-                told[i] *= cube[j]
-            else:
-                below, part = length_map(grid.s0, int(num_steps[i]), int(num_steps[j]))
-                told[i] *= cube[j, below] * (1 - part)[:, None] + cube[j, below + 1] * part[:, None]
-            told[i] /= told[i].max()
+    lengths = [int(t) for t in num_steps]
+    for j, length in enumerate(lengths):
+        others = [i for i in range(count) if i != j]
+        if not others:
+            continue
+        if grid.hazard or len(set(lengths)) == 1:
+            told[others] *= cube[j]
+        else:
+            maps = [length_map(grid.s0, lengths[i], length) for i in others]
+            below = np.stack([m[0] for m in maps])  # [others, points]
+            part = np.stack([m[1] for m in maps])[:, :, None]
+            told[others] *= cube[j][below] * (1 - part) + cube[j][below + 1] * part
+        told[others] /= told[others].max(axis=(1, 2), keepdims=True)
     blurred = (1 - 2 * blur) * told
     blurred[:, 1:] += blur * told[:, :-1]
     blurred[:, :-1] += blur * told[:, 1:]
