@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +63,7 @@ class Grid:
     @property
     def size(self) -> int:
         """P, the number of grid points."""
-        return int(np.prod(self.shape))
+        return prod(self.shape)
 
 
 def cell_masses(points: tuple[float, ...], a: float = 0.9, b: float = 0.9) -> tuple[float, ...]:
@@ -99,7 +100,12 @@ def make_grid(axis_weights: Mapping[str, tuple[float, ...]] | None = None, *, on
     Raises:
         ValueError: An unknown axis, a wrong number of weights, or weights that are no distribution.
     """
-    weights = {**default_weights(), **(axis_weights or {})}
+    return _make_grid(tuple(sorted((axis_weights or {}).items())), on_policy)
+
+
+@lru_cache(maxsize=32)
+def _make_grid(axis_weights: tuple[tuple[str, tuple[float, ...]], ...], on_policy: bool) -> Grid:
+    weights = {**default_weights(), **dict(axis_weights)}
     points = {"s0": S0, "rho": RHO, "phi": PHI, "kappa": KAPPA, "hazard": HAZARD}
     for axis, values in weights.items():
         if axis not in points:
