@@ -32,7 +32,7 @@ class Trained:
 
     frozen_backbone: bool = False
     lora_rank: int = 0
-    lora_alpha: float = 16.0
+    lora_alpha: int = 16
     gradient_checkpointing: bool = False
 
 
