@@ -22,6 +22,8 @@ NAME = "arithmetic"
 VERSION = "1"
 
 _EVIDENCE_CHARS = 300
+MAX_BEYOND_LIMITS = 5
+"""Claims of one step that may meet a bound before the rest of the step is left undecided."""
 # Quotients of two units of one kind, or of a percentage and a share.
 _CONVERSIONS = frozenset(
     Fraction(n) for n in (7, 12, 16, 24, 28, 30, 31, 36, 52, 60, 360, 365, 1440, 1760, 3600, 5280, 86400)
@@ -45,12 +47,14 @@ class Decision:
         truth: What is known of it.
         reason: Why it is open.
         evidence: The equation and the right value, or why it is open.
+        beyond: True where a bound on the work was met.
     """
 
     claim: Claim
     truth: Truth
     reason: Reason = Reason.NONE
     evidence: str = ""
+    beyond: bool = False
 
 
 def decide(claim: Claim, text: str) -> Decision:
@@ -60,16 +64,19 @@ def decide(claim: Claim, text: str) -> Decision:
         claim: From ``claims_of(text)``.
         text: The step.
     """
-    equation = " ".join(text[claim.start : claim.end].split())[:_EVIDENCE_CHARS]
+    equation = " ".join(text[claim.start : claim.end].replace("\x00", " ").split())[:_EVIDENCE_CHARS]
     try:
         left, right = parse(claim.left.text), parse(claim.right.text)
         sides = compare(left, right)
     except Unreadable as fault:
-        return Decision(
-            claim, Truth.OPEN, Reason.UNSUPPORTED if fault.over_limit else Reason.PARSE, str(fault)
-        )
+        reason = Reason.UNSUPPORTED if fault.over_limit else Reason.PARSE
+        return Decision(claim, Truth.OPEN, reason, str(fault), beyond=fault.over_limit)
     if sides.equal:
         return Decision(claim, Truth.TRUE, evidence=f"{equation} is true")
+    if sides.symbolic and sides.equal is False and _is_identity(claim, sides):
+        if claim.doubt:
+            return Decision(claim, Truth.OPEN, Reason.AMBIGUOUS, f"{equation}: {claim.doubt}")
+        return Decision(claim, Truth.FALSE, evidence=f"{equation} is false: the two polynomials differ")
     if sides.symbolic or sides.left is None or sides.right is None:
         return Decision(claim, Truth.OPEN, Reason.UNSUPPORTED, f"{equation}: not plain numbers")
     unit = max(last_place(left), last_place(right))
@@ -84,6 +91,25 @@ def decide(claim: Claim, text: str) -> Decision:
     return Decision(claim, Truth.FALSE, evidence=f"{equation} is false: {shown}")
 
 
+def _is_identity(claim: Claim, sides: Sides) -> bool:
+    """Whether a false equality of polynomials is claimed for every value of its unknowns.
+
+    In a chain ``a = b = c`` whose later parts hold the same names, the steps are rewritings. A condition on the
+    unknowns may be used in between; with several unknowns that is usual, so that the difference must be one term.
+    """
+    if not (claim.chained and claim.left.computed and claim.right.computed and sides.unknowns):
+        return False
+    if _APPLIED.search(claim.left.text) or _APPLIED.search(claim.right.text):
+        return False
+    named = sides.unknowns - {"i", "pi"}
+    return sides.lone_term or (len(named) <= 1 and named.isdisjoint(_BOUND_BY_HABIT))
+
+
+# Letters that usually name a function, and letters that usually stand for one number with an equation of its own.
+_APPLIED = re.compile(r"[fghpqFGHPQTS] (?:\^ \{? ?[-\d ]+\}? ?)?\(")
+_BOUND_BY_HABIT = frozenset({"\\omega", "\\zeta", "\\phi", "\\alpha", "\\varphi", "ω", "ζ", "φ", "e"})
+
+
 def _doubt(claim: Claim, sides: Sides, equation: str, unit: Fraction) -> str:
     """Why an equality that does not hold may still be meant otherwise."""
     left, right = sides.left, sides.right
@@ -96,6 +122,8 @@ def _doubt(claim: Claim, sides: Sides, equation: str, unit: Fraction) -> str:
         return "only the sign differs"
     if apart < 1 and (left.denominator != 1) != (right.denominator != 1):
         return "a whole number may be rounded"
+    if sides.irrational and apart * 50 < largest:
+        return "it may be rounded"
     inexact = claim.approximate or left.denominator != 1 or right.denominator != 1 or "." in equation
     if inexact and apart <= 10 * unit and apart * (20 if claim.approximate else 100) < largest:
         return "it may be rounded"
@@ -165,7 +193,13 @@ def _shown(value: Fraction) -> str:
 def verify_step(text: str) -> Verdict:
     """The verdict on one step by itself: refuted by its first false claim."""
     began = time.process_time()
-    decisions = [decide(claim, text) for claim in claims_of(text)]
+    decisions: list[Decision] = []
+    beyond = 0
+    for claim in claims_of(text):
+        if beyond >= MAX_BEYOND_LIMITS:
+            break
+        decisions.append(decide(claim, text))
+        beyond += decisions[-1].reason is Reason.UNSUPPORTED and decisions[-1].beyond
     return _joined(decisions, began)
 
 

@@ -14,18 +14,20 @@ from stepward.verifiers.answers.expressions import (
     Expression,
     Number,
     Power,
+    Symbol,
     Unreadable,
     children,
     product,
-    symbols,
     walk,
 )
+from stepward.verifiers.answers.numeric import Point, evaluate
 from stepward.verifiers.answers.parser import expression, parse_sum
 from stepward.verifiers.answers.tokens import tokenize
 
 MAX_OPERAND_CHARS = 400
 MAX_RESULT_BITS = 4_000
 MAX_EXPONENT = 200
+MAX_WORK = 3_000
 MAX_FACTORIAL = 60
 
 _KNOWN = frozenset({"percent", "factorial", "binom"})
@@ -37,16 +39,23 @@ class Sides:
     """Both sides of an equality, evaluated.
 
     Attributes:
-        left: Its value; None where it is no rational number.
-        right: Its value; None where it is no rational number.
-        equal: Whether they are the same number; None where that is not known.
-        symbolic: True where a symbol is left in them.
+        left: Its value; to 30 places where it is irrational, None where it is no real number.
+        right: Its value; to 30 places where it is irrational, None where it is no real number.
+        equal: Whether they are the same number or polynomial; None where that is not known.
+        unknowns: The names in them, where both hold the same; empty otherwise.
+        symbolic: True where a name other than pi is left in them.
+        irrational: True where a side is an irrational number.
+        lone_term: True where the numerator of their difference is one term: no condition on the unknowns that
+            could have been used in between makes such a term zero.
     """
 
     left: Fraction | None
     right: Fraction | None
     equal: bool | None
-    symbolic: bool
+    unknowns: frozenset[str] = frozenset()
+    symbolic: bool = False
+    irrational: bool = False
+    lone_term: bool = False
 
 
 @lru_cache(maxsize=4096)
@@ -112,7 +121,7 @@ def rational(node: Expression) -> Fraction | None:
     """
     if isinstance(node, Number):
         return node.value
-    form = Forms().of(_tame(node))
+    form = Forms(work=MAX_WORK).of(_tame(node))
     return _constant(form.numerator, form.denominator)
 
 
@@ -130,20 +139,33 @@ def compare(left: Expression, right: Expression) -> Sides:
     """Evaluate both sides.
 
     Raises:
-        Unreadable: A side meets a bound, divides by zero or is not in the grammar.
+        Unreadable: A side meets a bound, divides by zero, is not real or is not in the grammar.
     """
-    symbolic = bool(symbols(left) | symbols(right))
-    if not symbolic:
+    names = [frozenset(n.name for n in walk(side) if isinstance(n, Symbol)) for side in (left, right)]
+    symbolic = bool((names[0] | names[1]) - {"pi"})
+    if not names[0] and not names[1]:
         one, other = rational(left), rational(right)
         if one is not None and other is not None:
-            return Sides(one, other, one == other, False)
-    else:
-        one = other = None
-    forms = Forms()
-    same = not forms.difference(_tame(left), _tame(right))
-    return Sides(
-        one, other, True if same else (False if forms.independent and not symbolic else None), symbolic
-    )
+            return Sides(one, other, one == other)
+    forms = Forms(work=MAX_WORK)
+    left, right = _tame(left), _tame(right)
+    difference = forms.difference(left, right)
+    same = not difference
+    equal = True if same else (False if forms.independent else None)
+    if symbolic or equal is not False:
+        unknowns = names[0] if names[0] == names[1] else frozenset[str]()
+        return Sides(None, None, equal, unknowns, symbolic, lone_term=len(difference) == 1)
+    return Sides(_approximate(left), _approximate(right), False, irrational=True)
+
+
+def _approximate(node: Expression) -> Fraction:
+    """A real number to 30 places."""
+    value = evaluate(node, Point(0))
+    if not hasattr(value, "man_exp"):
+        raise Unreadable("a number that is not real")
+    mantissa, exponent = value.man_exp
+    found = Fraction(mantissa) * Fraction(2) ** max(-2000, min(2000, exponent))
+    return Fraction(round(found * 10**30), 10**30)
 
 
 def last_place(node: Expression) -> Fraction:

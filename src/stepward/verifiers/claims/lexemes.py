@@ -50,17 +50,17 @@ class Lexeme:
 
 _LEXEME = re.compile(
     r"""
-      (?P<continued>(?:\n|\\\\(?:\[\w{1,8}\])?)[\s&]*(?==(?!=)|\\approx|≈))
+      (?P<continued>(?:\n|\\\\(?:\[\w{1,8}\])?)[\s&]{0,40}(?==(?!=)|\\approx|≈))
     | (?P<newline>\n|\\\\(?:\[\w{1,8}\])?|\r)
     | (?P<space>[ \t\u00a0\u2009\u202f]+|\\[,;:!>\ ]|\\q?quad\b|~|&
         |\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|boxed|mathbf|boldsymbol|mathrm)(?![a-zA-Z])
         |[\u200b\ufeff])
     | (?P<delimiter>\\[()\[\]]|\$\$)
     | (?P<bold>\*\*)
-    | (?P<number>\d{1,3}(?:(?:,|\{,\}|,\\!|\\,|\\!,)\d{3})+(?![\d])(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)
+    | (?P<number>\d{1,3}(?:(?:,|\{,\}|,\\!|\\,|\\!,)\d{3}){1,12}(?![\d])(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)
     | (?P<elision>\.\.\.+|…|\\[lc]?dots[a-z]?)
     | (?P<text>\\(?:text|textbf|textit|textrm|mbox|operatorname)\s*\{[^{}$\\]{0,200}\})
-    | (?P<degree>\^\s*\\circ|\^\s*\{\s*\\circ\s*\}|°|\\degree)
+    | (?P<degree>\^\s?\\circ|\^\s?\{\s?\\circ\s?\}|°|\\degree)
     | (?P<percent>\\?%)
     | (?P<currency>\\\$|[£€])
     | (?P<times>\\times(?![a-zA-Z])|\\cdot(?![a-zA-Z])|\\ast(?![a-zA-Z])|[×·⋅∙*])
@@ -132,6 +132,25 @@ def lexemes(text: str) -> list[Lexeme]:
         first = name == "newline"
         if len(found) >= MAX_LEXEMES:
             break
+    return found if _UNKNOWN_X.search(text) else _with_crosses(found)
+
+
+# An x that stands for a number somewhere in the text.
+_UNKNOWN_X = re.compile(
+    r"(?<![a-zA-Z\\])[xX]\s?[=^+\-)<>,.}$\\]|[=(+\-{^]\s?[xX]\b|\d[xX]\b(?!\s?\d)|\bfor x\b"
+)
+
+
+def _with_crosses(found: list[Lexeme]) -> list[Lexeme]:
+    """The lexemes with each ``x`` between two values, where both or neither of its sides is spaced, as a sign."""
+    for index in range(1, len(found) - 1):
+        token, before, after = found[index], found[index - 1], found[index + 1]
+        if token.kind is not Kind.LETTER or token.text not in "xX" or token.spaced != after.spaced:
+            continue
+        tight = not token.spaced and (before.kind is not Kind.NUMBER or after.kind is not Kind.NUMBER)
+        value = before.kind in (Kind.NUMBER, Kind.CLOSE, Kind.WORD, Kind.POSTFIX)
+        if value and not tight and after.kind in (Kind.NUMBER, Kind.OPEN):
+            found[index] = Lexeme(Kind.OPERATOR, "*", token.start, token.end, True)
     return found
 
 

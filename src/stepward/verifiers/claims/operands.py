@@ -1,5 +1,7 @@
 r"""What stands on either side of an equality sign: the longest expression that touches it, units left out."""
 
+# ruff: noqa: SIM905  (lists of words are easiest to read as text)
+
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,14 +71,7 @@ def pieces(tokens: Sequence[Lexeme]) -> list[Piece]:
             last.lexeme.kind in _VALUE_END
             or (last.lexeme.kind is Kind.COMMAND and last.lexeme.text == "\\pi")
         )
-        if (
-            token.kind is Kind.LETTER
-            and token.text in "xX"
-            and ends_value
-            and _multiplies(token, after, tokens)
-        ):
-            found.append(Piece(Lexeme(Kind.OPERATOR, "*", token.start, token.end, True)))
-        elif token.kind is Kind.WORD:
+        if token.kind is Kind.WORD:
             spoken = _spoken(token, tokens[index + 1 : index + 3]) if ends_value else None
             if spoken:
                 operator, width = spoken
@@ -145,13 +140,6 @@ def _starts_value(token: Lexeme | None) -> bool:
 def _opens_value(tokens: Sequence[Lexeme], index: int) -> bool:
     """Whether brackets stand at ``index`` that are no remark."""
     return index < len(tokens) and tokens[index].kind is Kind.OPEN and not _annotation(tokens, index)
-
-
-def _multiplies(token: Lexeme, after: Lexeme | None, tokens: Sequence[Lexeme]) -> bool:
-    """Whether an ``x`` is a sign of multiplication: between two values, and no unknown of that name nearby."""
-    if after is None or after.kind not in (Kind.NUMBER, Kind.OPEN):
-        return False
-    return token.spaced == after.spaced or token.spaced
 
 
 def _spoken(token: Lexeme, following: Sequence[Lexeme]) -> tuple[str, int] | None:

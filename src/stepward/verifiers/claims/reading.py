@@ -5,13 +5,13 @@
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepward.verifiers.claims.lexemes import Kind, Lexeme, lexemes
 from stepward.verifiers.claims.operands import Operand, left_of, pieces, right_of
 
 MAX_CHARS = 50_000
-MAX_CLAIMS = 200
+MAX_CLAIMS = 100
 
 _MARK = re.compile(r"<<([^<>]{1,200})>>")
 # Words before an expression that make it the argument of something.
@@ -63,6 +63,7 @@ class Claim:
         start: First character of the claim in the step.
         end: Character behind its last.
         doubt: Why it may mean something else than it says; empty where nothing speaks against it.
+        chained: True where another equality sign stands before it in one chain.
     """
 
     left: Operand
@@ -71,6 +72,7 @@ class Claim:
     start: int
     end: int
     doubt: str = ""
+    chained: bool = False
 
 
 def claims_of(text: str) -> list[Claim]:
@@ -87,7 +89,7 @@ def claims_of(text: str) -> list[Claim]:
 
 def _in_formula(text: str, offset: int) -> list[Claim]:
     return [
-        Claim(c.left, c.right, c.approximate, c.start + offset, c.end + offset, c.doubt)
+        Claim(c.left, c.right, c.approximate, c.start + offset, c.end + offset, c.doubt, c.chained)
         for c in _in_prose(text)
     ]
 
@@ -111,11 +113,11 @@ def _in_segment(text: str, tokens: Sequence[Lexeme], begin: int, end: int) -> li
     """Claims between two breaks."""
     inside = _without_inner_delimiters(tokens[begin:end])
     signs = [i for i, t in enumerate(inside) if t.kind is Kind.RELATION]
-    edges = [-1, *signs, len(inside)]
+    edges = [-1, *signs[: MAX_CLAIMS + 1], len(inside)]
     runs = [pieces(inside[a + 1 : b]) for a, b in itertools.pairwise(edges)]
     before = _break_before(tokens, begin)
     found: list[Claim] = []
-    for number, sign in enumerate(signs):
+    for number, sign in enumerate(signs[:MAX_CLAIMS]):
         left = left_of(runs[number], before if number == 0 else "")
         right = right_of(runs[number + 1], "")
         if isinstance(left, str) or isinstance(right, str):
@@ -123,7 +125,8 @@ def _in_segment(text: str, tokens: Sequence[Lexeme], begin: int, end: int) -> li
         if not (left.computed or right.computed):
             continue
         sign_lexeme = inside[sign]
-        found.append(_claim(text, left, right, sign_lexeme, last=number == len(signs) - 1))
+        claim = _claim(text, left, right, sign_lexeme, last=number == len(signs) - 1)
+        found.append(replace(claim, chained=number > 0))
     return found
 
 
