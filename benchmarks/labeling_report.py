@@ -209,7 +209,7 @@ def plot(detail: dict[str, Any]) -> None:
         axes.set_ylabel("F1 of the first error")
         axes.set_title(f"Simulator, {part}: {report['n']:,} solutions")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7, loc="lower right")
+        axes.legend(fontsize=7, loc="upper left")
         figure.tight_layout()
         figure.savefig(FIGURES / f"labeling_{part}.png", dpi=130)
         plt.close(figure)

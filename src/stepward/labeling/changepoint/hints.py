@@ -52,7 +52,7 @@ def fit_hint(scores: Array, p_right: Array, num_steps: NDArray[np.integer]) -> H
     Raises:
         ValueError: The labels hold less than one expected first error.
     """
-    columns = np.arange(scores.shape[1])
+    columns = np.arange(int(scores.shape[1]), dtype=np.int64)
     inside = np.logical_and(columns < num_steps[:, None], np.isfinite(scores))
     right = np.where(inside, p_right[:, 1:], 0.0)
     wrong = np.where(inside, p_right[:, :-1] - p_right[:, 1:], 0.0)
