@@ -16,7 +16,7 @@ test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -q -n 2 -m "slow and not vllm and not browser and not gpu"
 
 test-vllm: $(VENV)/.test .venv-vllm/.ready
-	STEPWARD_VLLM_PYTHON=.venv-vllm/bin/python $(BIN)/python -m pytest -q -m vllm
+	STEPWARD_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -q -m vllm
 
 test-browser: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m browser
