@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import math_verify
-from answer_rewrites import perturbations, rewrites
 
+from benchmarks.answer_rewrites import perturbations, rewrites
 from stepward.prm.types import Check, CheckKind, Outcome, Problem, VerdictKind
 from stepward.verifiers import answer as answer_module
 from stepward.verifiers.answer import Grader, equivalent

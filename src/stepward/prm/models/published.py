@@ -145,7 +145,9 @@ def recognise(folder: Path, name: str) -> str:
     Raises:
         ModelError: None is known to fit.
     """
-    architectures = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True).architectures or [""]
+    architectures = AutoConfig.from_pretrained(
+        folder, trust_remote_code=False, local_files_only=True
+    ).architectures or [""]
     if architectures[0] == "Qwen2ForProcessRewardModel":
         return "qwen_math_prm"
     if architectures[0] == "Qwen2ForPrmModel":
