@@ -119,7 +119,7 @@ async def test_the_registered_verifier_gives_one_verdict_a_step():
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.sampled_from("+-*"), st.integers(-50, 50))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_whole_numbers_are_supported_exactly_where_the_result_is_right(a: int, b: int, sign: str, off: int):
     result = {"+": a + b, "-": a - b, "*": a * b}[sign]
     kind = verify_step(f"Thus {a} {sign} {b} = {result + off}.").kind
@@ -132,14 +132,14 @@ def test_whole_numbers_are_supported_exactly_where_the_result_is_right(a: int, b
 
 
 @given(st.lists(st.fractions(-9, 9, max_denominator=9), min_size=1, max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_sums_of_fractions_are_exact(terms: list[Fraction]):
     text = " + ".join(rf"(\frac{{{t.numerator}}}{{{t.denominator}}})" for t in terms)
     assert rational(parse(text)) == sum(terms)
 
 
 @given(st.text(alphabet="0123456789+-*/=().,x {}\\$%^!<>\n", max_size=80))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_text_raises_and_every_span_lies_in_it(text: str):
     verdict = verify_step(text)
     assert verdict.kind is not UNKNOWN or verdict.reason is not Reason.NONE
@@ -183,10 +183,10 @@ def test_claims_keep_where_they_stand():
 
 
 def test_rationales_of_gsm8k_are_refuted_only_where_their_equation_is_false(data_dir):
-    # The first 150 annotated solutions; number 167 (192*100=$1920) is the first with a false equation.
+    # The first 60 annotated solutions; number 167 (192*100=$1920) is the first with a false equation.
     path = data_dir / "problems" / "gsm8k_train.jsonl"
     with path.open(encoding="utf-8") as lines:
-        answers = [json.loads(next(lines))["answer"] for _ in range(150)]
+        answers = [json.loads(next(lines))["answer"] for _ in range(60)]
     verdicts = [verify_step(step) for answer in answers for step in answer.split("\n")]
     assert [v.evidence for v in verdicts if v.kind is REFUTED] == []
     assert sum(v.kind is SUPPORTED for v in verdicts) > 0.8 * sum(
