@@ -36,18 +36,22 @@ def problem_text(i: int) -> str:
 async def labelling_requests(policy: Any, problems: int, solutions: int, draws: int) -> list[SampleRequest]:
     """The rollouts that label ``problems * solutions`` sampled solutions."""
     newline = policy.tokenizer.encode("\n")[-1]
+    prompts = [(1, *policy.tokenizer.encode_start(problem_text(i))) for i in range(problems)]
+    roots = [
+        SampleRequest(Prefix(f"p{i}", prompts[i]), Sampler(max_tokens=100), derive_seed(0, i, s), s)
+        for i in range(problems)
+        for s in range(solutions)
+    ]
+    sampled = await asyncio.gather(*(policy.sample(root) for root in roots))
     asked: list[SampleRequest] = []
-    for i in range(problems):
-        prompt = (1, *policy.tokenizer.encode_start(problem_text(i)))
-        for s in range(solutions):
-            root = SampleRequest(Prefix(f"p{i}", prompt), Sampler(max_tokens=100), derive_seed(0, i, s), s)
-            ids = (await policy.sample(root)).token_ids
-            cuts = [0, *(j + 1 for j, token in enumerate(ids) if token == newline)]
-            for t, cut in enumerate(cuts):
-                prefix = Prefix(f"p{i}", prompt, ids[:cut], t)
-                asked += [
-                    SampleRequest(prefix, root.sampler, derive_seed(1, i, s, t, k), k) for k in range(draws)
-                ]
+    for root, solution in zip(roots, sampled, strict=True):
+        ids = solution.token_ids
+        cuts = [0, *(j + 1 for j, token in enumerate(ids) if token == newline)]
+        for t, cut in enumerate(cuts):
+            prefix = Prefix(root.prefix.problem_id, root.prefix.prompt_ids, ids[:cut], t)
+            asked += [
+                SampleRequest(prefix, root.sampler, derive_seed(root.seed, t, k), k) for k in range(draws)
+            ]
     return asked
 
 
