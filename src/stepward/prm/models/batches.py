@@ -6,6 +6,7 @@ However a batch is laid out, no solution sees another one, and the numbers are t
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,8 +48,8 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
-        values = (getattr(self, f.name) for f in fields(self))
-        return Batch(*(v.to(device) if isinstance(v, Tensor) else v for v in values))
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Batch(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in values.items()})
 
 
 def pack_rows(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
