@@ -48,8 +48,9 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
-        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Batch(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in values.items()})
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved: dict[str, Any] = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in given.items()}
+        return Batch(**moved)
 
 
 def pack_rows(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:
