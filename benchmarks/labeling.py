@@ -275,10 +275,10 @@ def pooled_part(n: int, seed: int) -> dict:
     return report
 
 
-def evidence_part(n: int, seed: int) -> dict:
+def evidence_part(n: int, seed: int, kinds: tuple[bool, ...] = (False, True)) -> dict:
     """Tool verdicts, cross-fitted hints and both as step evidence, single and pooled."""
     grid, report = make_grid(), {}
-    for pooled in (False, True):
+    for pooled in kinds:
         per = 8 if pooled else 1
         sample, pilot = simulate("base", n, seed, per), simulate("base", PILOT, TUNE_SEED + 1, per)
         boot = Resample.of(sample, seed)
@@ -315,10 +315,10 @@ def evidence_part(n: int, seed: int) -> dict:
     return report
 
 
-def stress_part(n: int, seed: int) -> dict:
+def stress_part(n: int, seed: int, scenarios: tuple[str, ...] = SCENARIOS) -> dict:
     """All scenarios: ratio to Math-Shepherd K=8 with the decoder, calibration before and after refit."""
     report = {}
-    for name in SCENARIOS:
+    for name in scenarios:
         sample, pilot = simulate(name, n, seed), simulate(name, PILOT, TUNE_SEED + 1)
         boot = Resample.of(sample, seed)
         drawn = fixed_samples(sample, 8, seed)
@@ -332,7 +332,8 @@ def stress_part(n: int, seed: int) -> dict:
             "omegaprm_best_k": best_k,
         }
         for label, grid in (("default grid", make_grid()), ("refitted grid", refit_grid)):
-            curve = run(sample, PRICES, grid, seed, evidence=evidence)
+            prices = LOW_PRICES if name == "long" else PRICES  # long solutions cost more a nat
+            curve = run(sample, prices, grid, seed, evidence=evidence)
             decoded = decode(sample, drawn, grid, evidence=evidence)
             report[name][label] = {
                 **ours(curve, boot, float(hard.tokens.mean())),
