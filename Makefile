@@ -12,8 +12,9 @@ quickstart: $(VENV)/.run
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -q -n 2
 
+# One at a time: these tests measure time and memory, and start processes of their own.
 test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest -q -n 2 -m "slow and not vllm and not browser and not gpu"
+	$(BIN)/python -m pytest -q -m "slow and not vllm and not browser and not gpu"
 
 test-vllm: $(VENV)/.test .venv-vllm/.ready
 	STEPWARD_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -q -m vllm

@@ -64,9 +64,11 @@ def bubblewrap(modules: Sequence[str]) -> Launch:
     for hidden in (stdlib / "site-packages", Path("/usr/lib/python3/dist-packages")):
         if hidden.is_dir():
             command += ["--tmpfs", str(hidden)]
-    packages = _site_packages(modules)
-    for folder in packages:
-        command += ["--ro-bind", folder, folder]
+    # At a place of their own: each job has an empty /tmp, which would hide an environment that lies there.
+    packages: list[str] = []
+    for number, folder in enumerate(_site_packages(modules)):
+        packages.append(f"{_INSIDE}/packages/{number}")
+        command += ["--ro-bind", folder, packages[-1]]
     for module in (worker_main, confinement, sandbox_job, sandbox_cells, sandbox_exam, sandbox_transfer):
         source = str(module.__file__)
         command += ["--ro-bind", source, f"{_INSIDE}/stepward/verifiers/{Path(source).name}"]
