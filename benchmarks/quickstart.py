@@ -15,7 +15,7 @@ from benchmarks.report import Row, write
 from stepward.flows.quickstart import Sizes, figures, quickstart
 
 SEEDS = (0, 1, 2)
-SIZES = Sizes(heldout_problems=1060, tuning_problems=60)
+SIZES = Sizes(label_problems=900, heldout_problems=1060, tuning_problems=60)
 
 
 def cpu_s() -> float:

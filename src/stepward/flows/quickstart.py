@@ -37,7 +37,7 @@ class Sizes:
         tuning_problems: Of these, the ones that thresholds are chosen on.
     """
 
-    label_problems: int = 900
+    label_problems: int = 750
     heldout_problems: int = 250
     heldout_samples: int = 8
     tuning_problems: int = 60

@@ -14,7 +14,7 @@ from stepward.flows.cli.app import app, stoppable
 def quickstart(
     out: Annotated[Path, typer.Option(help="Folder for everything")] = Path("runs/quickstart"),
     seed: Annotated[int, typer.Option()] = 0,
-    problems: Annotated[int, typer.Option(help="Problems to label")] = 900,
+    problems: Annotated[int, typer.Option(help="Problems to label")] = 750,
     heldout: Annotated[int, typer.Option(help="Held-out problems, 8 samples each")] = 250,
     no_prefect: Annotated[bool, typer.Option("--no-prefect", help="Run without a Prefect server")] = False,
 ) -> None:
