@@ -1,7 +1,7 @@
 """The change-point labeller of ``stepward.labeling.changepoint`` compiled for simulations of many solutions.
 
-The same recursions, in float64, one problem at a time; ``tests/labeling/test_benchmark_kernel.py`` holds both
-implementations equal. Only the benchmark uses it: numba is no dependency of the package.
+The same recursions, in float64, one problem at a time; ``tests/labeling/test_benchmark_labeling.py`` holds both
+implementations equal. Its recursions are the compiled ones of the package.
 """
 
 import numba as nb

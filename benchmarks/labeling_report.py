@@ -150,14 +150,20 @@ def rows_of(detail: dict[str, Any]) -> list[Row]:
             ]
     for scenario in (*SINGLE_FAULT, "storm") if stress else ():
         goal = None if scenario == "storm" else 4.0
+        # easy: the refitted target needs no rollout, which is no ratio; the goal stands at the default grid
+        on_default = scenario == "easy"
         reports = [s[scenario] for s in stress]
         rows += [
             Row(
                 f"{scenario}: times fewer than Math-Shepherd K=8 with the decoder, refitted",
                 times_fewer(reports, "refitted grid", decoder),
-                goal=goal,
+                goal=None if on_default else goal,
             ),
-            Row(f"{scenario}: the same, default grid", times_fewer(reports, "default grid", decoder)),
+            Row(
+                f"{scenario}: the same, default grid",
+                times_fewer(reports, "default grid", decoder),
+                goal=goal if on_default else None,
+            ),
             Row(
                 f"{scenario}: MAP calibration error after refit",
                 mean([r["refitted grid"]["at_10_percent"]["map_ece"] for r in reports]),

@@ -15,8 +15,8 @@ from stepward.prm.types import Allocation
 
 NATS_PER_SOLUTION_LENGTH = 0.025
 """The default price, scale-free: a rollout as long as a solution has to tell this much."""
-_DIGITS = 9
-"""Scores are compared to this many digits, so that no rounding of sums decides between two prefixes."""
+_CLOSE = 1e-9
+"""Scores this close (relative) are equal and the earlier prefix wins: no rounding of sums decides between two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,13 @@ class InformationGain:
             return None
         left = sum(evidence.step_tokens)
         best, best_score = None, self.constants.price
-        for prefix in range(1, steps):
+        for prefix, nats in enumerate(gain[1:steps].tolist(), start=1):
             left -= evidence.step_tokens[prefix - 1]
-            cost = max(left + self.overhead_tokens, 1.0)
-            score = float(f"{gain[prefix] / cost:.{_DIGITS - 1}e}")
-            if score > best_score or (best is None and score >= best_score):
-                best, best_score = prefix, score
+            score = nats / max(left + self.overhead_tokens, 1.0)
+            if score < best_score * (1 - _CLOSE):
+                continue
+            if best is None or score > best_score * (1 + _CLOSE):
+                best, best_score = prefix, max(score, best_score)
         return best
 
 
