@@ -135,9 +135,9 @@ def test_a_forked_child_does_not_keep_the_folder_locked(tmp_path):
         manifest = Manifest({{"k": 4}}, "0.1.0", Allocation.FIXED_K, LabelerInfo("a", "1", "c"))
         store = ShardStore.create_or_resume({str(tmp_path / "d")!r}, manifest)
         if os.fork() == 0:
+            print("locked", flush=True)  # from the child: it has run what it does at a fork
             time.sleep(30)
             os._exit(0)
-        print("locked", flush=True)
         time.sleep(30)
     """
     child = subprocess.Popen(
