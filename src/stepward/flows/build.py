@@ -1,5 +1,6 @@
 """Names -> objects. The only file that knows both a configuration and the classes that it names."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -61,7 +62,7 @@ def build_labeling(
         config.labeler, allocation=allocation.kind, truncated_as=config.truncated_as, constants=constants
     )
     engines = engines or build_engines(config)
-    template = prompt_template(config.prompt, config.policy)
+    template = prompt_template(config.prompt, folder_of(engines.policy))
     sampler = config.sampler.build()
     rollout_sampler = config.rollout_sampler.build() if config.rollout_sampler else sampler
     settings = config.row_settings()
@@ -103,7 +104,7 @@ def build_engines(config: LabelConfig) -> Engines:
     return Engines(
         policy=policy,
         completer=policy if same else load_policy_for(str(config.completer), config),
-        render=partial(_render, prompt_template(config.prompt, config.policy), policy),
+        render=partial(_render, prompt_template(config.prompt, folder_of(policy)), policy),
         grader=make_grader(),
         verify_steps=_step_verifier([verifier_named(name) for name in config.verifiers]),
     )
@@ -129,25 +130,42 @@ def checkpoint_folder(name: str) -> Path | str:
     return embedded_folder() if name == "embedded" else name
 
 
-def prompt_template(name: str | None, policy: str) -> PromptTemplate:
+def prompt_template(name: str | None, folder: Path | None) -> PromptTemplate:
     """A prompt template by name.
 
     Args:
         name: ``plain``, ``chat``, a Jinja file, or None: the checkpoint's own (``prompt.jinja``, else its chat
             template), else plain.
-        policy: The policy that it is for.
+        folder: Where the checkpoint lies; None for a log or a text-only endpoint, which has none.
+
+    Raises:
+        ModelError: ``chat`` without a chat template, or a template file that cannot be read.
     """
-    folder = Path(checkpoint_folder(policy))
-    if name is None:
-        if (folder / "prompt.jinja").is_file():
-            return file_template(folder / "prompt.jinja")
-        try:
-            return chat_template(folder)
-        except ModelError:
-            return plain_template()
-    if name == "plain":
+    if name == "chat" and folder is None:
+        raise ModelError("prompt 'chat': this policy has no checkpoint folder; name plain or a Jinja file")
+    if name == "plain" or (name is None and folder is None):
         return plain_template()
-    return chat_template(folder) if name == "chat" else file_template(name)
+    if name == "chat":
+        assert folder is not None
+        return chat_template(folder)
+    if name is not None:
+        return file_template(name)
+    assert folder is not None
+    if (folder / "prompt.jinja").is_file():
+        return file_template(folder / "prompt.jinja")
+    return chat_template(folder) if _has_chat_template(folder) else plain_template()
+
+
+def folder_of(policy: Policy) -> Path | None:
+    """Where a policy's checkpoint lies, whatever name it was loaded by; None where it has none."""
+    folder: object = getattr(policy, "folder", None)
+    return folder if isinstance(folder, Path) else None
+
+
+def _has_chat_template(folder: Path) -> bool:
+    config = folder / "tokenizer_config.json"
+    stated = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    return (folder / "chat_template.jinja").is_file() or bool(stated.get("chat_template"))
 
 
 def _allocation(config: LabelConfig, constants: LabelingConstants) -> AllocationRule:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stepward.flows.build import load_policy_for, prompt_template
+from stepward.flows.build import folder_of, load_policy_for, prompt_template
 from stepward.flows.config import EvaluateConfig
 from stepward.prm.errors import InputError
 from stepward.prm.evaluation.baselines import (
@@ -131,7 +131,7 @@ def _baselines(
 
 async def _logprobs(policy_name: str, step_format: StepFormat, items: Sequence[Item]) -> list[Scores]:
     policy = load_policy_for(policy_name)
-    template = prompt_template(None, policy_name)
+    template = prompt_template(None, folder_of(policy))
     try:
         return list(
             await asyncio.gather(*(_mean_logprobs(policy, template, step_format, item) for item in items))

@@ -6,6 +6,7 @@ from stepward.flows.build import checkpoint_folder, prompt_template
 from stepward.flows.config import TrainConfig
 from stepward.prm.dataset import open_dataset
 from stepward.prm.errors import InputError
+from stepward.prm.models.load import local_folder
 from stepward.prm.seeds import derive_seed
 from stepward.prm.steps import StepFormat
 from stepward.prm.types import LabeledSolution
@@ -40,7 +41,7 @@ def train(config: TrainConfig, watch: Callable[[Progress], None] | None = None) 
         target=config.target,
         reference=checkpoint_folder(config.reference) if config.reference is not None else None,
         step_format=StepFormat(**manifest.step_format),
-        prompt=prompt_template(config.prompt, config.base),
+        prompt=prompt_template(config.prompt, local_folder(checkpoint_folder(config.base))),
         schedule=Schedule(
             epochs=config.epochs,
             batch_size=config.batch_size,
