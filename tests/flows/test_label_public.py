@@ -10,6 +10,7 @@ import pytest
 from stepward.flows.config import LabelConfig
 from stepward.flows.label import label
 from stepward.prm.dataset import open_dataset
+from stepward.prm.publish import plan_publication
 
 
 @pytest.mark.slow
@@ -41,3 +42,4 @@ def test_logged_solutions_of_real_models_get_the_recorded_outcomes(data_dir, tmp
     assert seen.total() == 1300
     assert seen[True, "right"] + seen[False, "wrong"] >= 1293
     assert "by_construction" in dataset.manifest.contamination
+    assert "by construction" in plan_publication(config.out, "me/replayed").refusals["contamination"]
