@@ -33,8 +33,8 @@ import pyarrow.parquet as pq
 
 from stepward.labeling.label_rules import RULES
 from stepward.labeling.relabel import Relabeling, relabel_table
-from stepward.prm.dataset import Manifest, ShardStore, open_dataset, verify
-from stepward.prm.schema import SOLUTIONS_SCHEMA, solutions_table
+from stepward.prm.dataset.schema import SOLUTIONS_SCHEMA, solutions_table
+from stepward.prm.dataset.store import Manifest, ShardStore, open_dataset, verify
 from stepward.prm.types import (
     Allocation,
     Counts,

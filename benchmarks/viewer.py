@@ -24,8 +24,8 @@ from urllib.parse import urlencode
 
 import psutil
 
-from stepward.prm.dataset import Manifest, ShardStore
-from stepward.prm.schema import SOLUTIONS_SCHEMA, solutions_table
+from stepward.prm.dataset.schema import SOLUTIONS_SCHEMA, solutions_table
+from stepward.prm.dataset.store import Manifest, ShardStore
 from stepward.prm.types import (
     Allocation,
     Counts,

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from stepward.flows.config import EvaluateConfig, LabelConfig, parse
+from stepward.prm.dataset.manifest import config_hash
 from stepward.prm.errors import ConfigError
-from stepward.prm.manifest import config_hash
 
 
 def test_all_faults_of_a_configuration_are_named_at_once():

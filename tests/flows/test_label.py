@@ -10,7 +10,7 @@ from stepward.flows import label as label_module
 from stepward.flows.config import LabelConfig
 from stepward.flows.label import label
 from stepward.flows.resumption import nothing_left
-from stepward.prm.dataset import open_dataset
+from stepward.prm.dataset.store import open_dataset
 from stepward.prm.errors import ConfigError, EngineError, ProblemFileError, StoreError
 from stepward.prm.types import Outcome
 

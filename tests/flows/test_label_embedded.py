@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stepward.prm.dataset import open_dataset
-from stepward.prm.integrity import verify
+from stepward.prm.dataset.integrity import verify
+from stepward.prm.dataset.store import open_dataset
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ import pytest
 
 from stepward.flows.config import LabelConfig
 from stepward.flows.label import label
-from stepward.prm.dataset import open_dataset
-from stepward.prm.publish import plan_publication
+from stepward.prm.dataset.store import open_dataset
+from stepward.prm.publishing.hub import plan_publication
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import pytest
 from stepward.flows.viewer.server import ViewerServer, discover
 from stepward.flows.viewer.source import clean, shorten
 from stepward.flows.viewer.summaries import LEAVES, summarize
-from stepward.prm.dataset import open_dataset
+from stepward.prm.dataset.store import open_dataset
 from stepward.prm.errors import InputError
 from stepward.prm.types import LabeledSolution, Outcome, VerdictKind
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from stepward.prm.dataset import Manifest, ShardStore
+from stepward.prm.dataset.store import Manifest, ShardStore
 from stepward.prm.evaluation.intervals import Bootstrap
 from stepward.prm.evaluation.items import Item
 from stepward.prm.evaluation.results import Results, score_run

@@ -10,9 +10,9 @@ from stepward.labeling.estimators.registry import make_estimator
 from stepward.labeling.evidence import SolutionEvidence
 from stepward.labeling.label_rules import RULES
 from stepward.labeling.relabel import Relabeling, relabel_dataset, relabel_table
-from stepward.prm.dataset import Manifest, ShardStore, open_dataset, verify
+from stepward.prm.dataset.schema import rows_of, solution_of, solutions_table
+from stepward.prm.dataset.store import Manifest, ShardStore, open_dataset, verify
 from stepward.prm.errors import ConfigError, FormatError
-from stepward.prm.schema import rows_of, solution_of, solutions_table
 from stepward.prm.types import (
     Allocation,
     Counts,

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stepward.prm.cards import dataset_card, first_errors, labels_by_step, write_card
-from stepward.prm.data_page import page
-from stepward.prm.dataset import Manifest, ShardStore, open_dataset
+from stepward.prm.dataset.schema import SOLUTIONS_SCHEMA
+from stepward.prm.dataset.store import Manifest, ShardStore, open_dataset
 from stepward.prm.durable import write_durably
-from stepward.prm.schema import SOLUTIONS_SCHEMA
+from stepward.prm.publishing.cards import dataset_card, first_errors, labels_by_step, write_card
+from stepward.prm.publishing.data_page import page
 from stepward.prm.types import (
     Allocation,
     Counts,
@@ -145,7 +145,9 @@ def test_a_name_with_a_dollar_sign_or_markup_does_not_break_a_card(folder):
 
 def test_the_page_in_docs_is_the_one_that_the_columns_give():
     path = Path(__file__).resolve().parents[2] / "docs" / "dataset.md"
-    assert path.read_text(encoding="utf-8") == page(), "run python -m stepward.prm.data_page docs/dataset.md"
+    assert path.read_text(encoding="utf-8") == page(), (
+        "run python -m stepward.prm.publishing.data_page docs/dataset.md"
+    )
 
 
 def test_a_card_is_whole_or_absent(tmp_path):

@@ -20,11 +20,11 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 
-from stepward.prm.dataset import Manifest, ShardStore, open_dataset, verify
+from stepward.prm.dataset.folder import encode
+from stepward.prm.dataset.manifest import SCRUBBED, config_hash, scrub
+from stepward.prm.dataset.schema import SOLUTIONS_SCHEMA, solutions_table
+from stepward.prm.dataset.store import Manifest, ShardStore, open_dataset, verify
 from stepward.prm.errors import StoreError
-from stepward.prm.folder import encode
-from stepward.prm.manifest import SCRUBBED, config_hash, scrub
-from stepward.prm.schema import SOLUTIONS_SCHEMA, solutions_table
 from stepward.prm.types import (
     Allocation,
     Counts,
@@ -130,7 +130,7 @@ def test_a_forked_child_does_not_keep_the_folder_locked(tmp_path):
         import os, sys, time
         sys.path.insert(0, {str(Path(__file__).parent)!r})
         from pathlib import Path
-        from stepward.prm.dataset import Manifest, ShardStore
+        from stepward.prm.dataset.store import Manifest, ShardStore
         from stepward.prm.types import Allocation, LabelerInfo
         manifest = Manifest({{"k": 4}}, "0.1.0", Allocation.FIXED_K, LabelerInfo("a", "1", "c"))
         store = ShardStore.create_or_resume({str(tmp_path / "d")!r}, manifest)
@@ -292,7 +292,7 @@ WRITER = """
 import sys, time
 sys.path.insert(0, sys.argv[2])
 from test_dataset import MANIFEST, row, rollout
-from stepward.prm.dataset import ShardStore
+from stepward.prm.dataset.store import ShardStore
 with ShardStore.create_or_resume(sys.argv[1], MANIFEST, resume=True) as store:
     for i in sorted(set(range(60)) - store.finished()):
         store.write_shard(i, [row(2 * i), row(2 * i + 1)] * 20, [rollout(2 * i)], {"seconds": time.time()})

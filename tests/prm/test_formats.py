@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stepward.prm.dataset.schema import check_solutions, solutions_table
 from stepward.prm.errors import ConfigError, FormatError
 from stepward.prm.formats.fields import FIELDS, lost, only
 from stepward.prm.formats.foreign import contract_row, foreign_problem, labels_to_first_error
@@ -22,7 +23,6 @@ from stepward.prm.formats.registry import (
 )
 from stepward.prm.formats.step_credit import step_credits
 from stepward.prm.records import Place
-from stepward.prm.schema import check_solutions, solutions_table
 from stepward.prm.types import Counts, Estimate, LabeledSolution, Outcome
 
 WORDS = st.text("abc é√\\{}$12", min_size=1, max_size=12).map(str.strip).filter(bool)

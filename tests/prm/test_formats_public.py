@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from stepward.prm.dataset.schema import rows_of, solution_of, solutions_table
 from stepward.prm.formats.fields import only
 from stepward.prm.formats.registry import ExportReport, ImportReport, export_rows, format_named, import_rows
 from stepward.prm.formats.step_sets import READERS, rows_of_set
 from stepward.prm.records import Place, read_records
-from stepward.prm.schema import rows_of, solution_of, solutions_table
 from stepward.prm.types import LabeledSolution
 
 STEP_SETS = {

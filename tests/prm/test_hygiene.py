@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepward.prm.contamination import benchmarks_in, build_index, check_problems
-from stepward.prm.dataset import Manifest, ShardStore, open_dataset, verify
+from stepward.prm.audit.contamination import benchmarks_in, build_index, check_problems
+from stepward.prm.audit.hygiene import find_duplicates, split_of, statistics
+from stepward.prm.audit.labels import apply_corrections, audit_labels, sample_rows
+from stepward.prm.audit.text_match import key_of, words
+from stepward.prm.dataset.store import Manifest, ShardStore, open_dataset, verify
 from stepward.prm.errors import ConfigError, FormatError
 from stepward.prm.evaluation.intervals import Bootstrap
 from stepward.prm.evaluation.items import Item
 from stepward.prm.formats.foreign import contract_row, foreign_problem, labels_to_first_error
-from stepward.prm.hygiene import find_duplicates, split_of, statistics
-from stepward.prm.label_audit import apply_corrections, audit_labels, sample_rows
 from stepward.prm.problems import read_problems
-from stepward.prm.text_match import key_of, words
 from stepward.prm.types import Allocation, LabeledSolution, LabelerInfo, Problem
 
 DUCKS = (

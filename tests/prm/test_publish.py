@@ -17,10 +17,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import huggingface_hub.constants
 import pytest
 
-from stepward.prm.cards import write_card
-from stepward.prm.dataset import Manifest, ShardStore
+from stepward.prm.dataset.store import Manifest, ShardStore
 from stepward.prm.errors import PublishError
-from stepward.prm.publish import plan_publication, publish
+from stepward.prm.publishing.cards import write_card
+from stepward.prm.publishing.hub import plan_publication, publish
 from stepward.prm.types import (
     Allocation,
     Estimate,
@@ -528,7 +528,7 @@ def test_datasets_reads_back_from_the_hub_what_was_published_through_hf_endpoint
     write_card(folder, repo="me/steps")
     program = """
 import sys
-from stepward.prm.publish import publish
+from stepward.prm.publishing.hub import publish
 import datasets
 done = publish(sys.argv[1], "me/steps")
 for revision in ("main", done.tag):

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepward.prm.columns import ROLLOUTS, SOLUTIONS, Column, arrow_field, describe
-from stepward.prm.errors import FormatError
-from stepward.prm.schema import (
+from stepward.prm.dataset.columns import ROLLOUTS, SOLUTIONS, Column, arrow_field, describe
+from stepward.prm.dataset.schema import (
     ROLLOUTS_SCHEMA,
     SCHEMA_VERSION,
     SOLUTIONS_SCHEMA,
@@ -26,6 +25,7 @@ from stepward.prm.schema import (
     solution_of,
     solutions_table,
 )
+from stepward.prm.errors import FormatError
 from stepward.prm.types import (
     Allocation,
     Check,

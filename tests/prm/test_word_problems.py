@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from stepward.prm.errors import FormatError
 from stepward.prm.types import Problem, problem_id
-from stepward.prm.word_phrases import THEMES, Reading
-from stepward.prm.word_problems import LEVELS, Split, act, generate, parse, split_of
-from stepward.prm.word_solutions import ErrorKind, check_steps, first_wrong_step, right_steps
+from stepward.prm.word_problems.phrases import THEMES, Reading
+from stepward.prm.word_problems.problems import LEVELS, Split, act, generate, parse, split_of
+from stepward.prm.word_problems.solutions import ErrorKind, check_steps, first_wrong_step, right_steps
 
 
 def problem(statement: str) -> Problem:

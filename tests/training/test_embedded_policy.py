@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stepward.prm.word_phrases import THEMES
-from stepward.prm.word_problems import Split, generate, parse
-from stepward.prm.word_solutions import check_steps, first_wrong_step
+from stepward.prm.word_problems.phrases import THEMES
+from stepward.prm.word_problems.problems import Split, generate, parse
+from stepward.prm.word_problems.solutions import check_steps, first_wrong_step
 from stepward.training.embedded_policy import build_tokenizer, render_prompt, train_embedded
 from stepward.training.misreadings import LEADS, TAILS, write_solution, write_step
 

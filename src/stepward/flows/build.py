@@ -19,8 +19,8 @@ from stepward.labeling.estimators.registry import make_estimator
 from stepward.labeling.evidence import AllocationRule, LabelingConstants
 from stepward.labeling.policies.embedded import embedded_folder
 from stepward.labeling.policies.registry import load_policy, policy_names
+from stepward.prm.dataset.manifest import Manifest, config_hash
 from stepward.prm.errors import ModelError
-from stepward.prm.manifest import Manifest, config_hash
 from stepward.prm.policy import Policy
 from stepward.prm.problems import read_problems
 from stepward.prm.prompts import PromptTemplate, chat_template, file_template, plain_template

@@ -4,7 +4,7 @@ from itertools import islice
 from pathlib import Path
 
 from stepward import __version__
-from stepward.prm.dataset import Manifest, ShardStore
+from stepward.prm.dataset.store import Manifest, ShardStore
 from stepward.prm.formats.registry import ImportReport, format_named, import_rows
 from stepward.prm.records import read_records
 from stepward.prm.types import Allocation, LabelerInfo

@@ -20,9 +20,9 @@ from stepward.flows.logged import given_by_problem
 from stepward.flows.pilot import fix_constants
 from stepward.labeling.annotate import GivenSolution, ProblemResult, annotate
 from stepward.labeling.evidence import LabelingConstants
-from stepward.prm.dataset import ShardStore
+from stepward.prm.dataset.open_shard import drop_open_shard, load_open_shard, save_open_shard
+from stepward.prm.dataset.store import ShardStore
 from stepward.prm.errors import BudgetSpent, ConfigError
-from stepward.prm.open_shard import drop_open_shard, load_open_shard, save_open_shard
 from stepward.prm.problems import read_problems
 from stepward.prm.types import LabeledSolution, Outcome, Problem, Rollout
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepward.prm.dataset import Dataset
+from stepward.prm.dataset.store import Dataset
 from stepward.prm.durable import write_durably
 from stepward.prm.errors import InputError
 from stepward.prm.evaluation.items import Item
 from stepward.prm.evaluation.processbench import SubsetScore, evaluate
 from stepward.prm.types import LabeledSolution, Outcome
-from stepward.prm.word_problems import SOURCE
-from stepward.prm.word_solutions import first_wrong_step
+from stepward.prm.word_problems.problems import SOURCE
+from stepward.prm.word_problems.solutions import first_wrong_step
 
 
 def true_first_error(row: LabeledSolution) -> int | None:

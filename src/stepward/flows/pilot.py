@@ -12,8 +12,8 @@ from stepward.flows.config import LabelConfig
 from stepward.labeling.allocation.information_gain import scale_free_price
 from stepward.labeling.annotate import Engines, GivenSolution
 from stepward.labeling.evidence import LabelingConstants
+from stepward.prm.dataset.folder import stored_manifest
 from stepward.prm.errors import InputError
-from stepward.prm.folder import stored_manifest
 from stepward.prm.policy import SampleRequest
 from stepward.prm.seeds import derive_seed
 from stepward.prm.types import Allocation, Prefix, Problem

@@ -17,7 +17,7 @@ from stepward.flows.label import Progress, Through, Watch, directly, label
 from stepward.flows.machine_checked import LabelQuality, audit, split_by_problem, write_processbench
 from stepward.flows.resumption import nothing_left
 from stepward.flows.train import train
-from stepward.prm.dataset import open_dataset
+from stepward.prm.dataset.store import open_dataset
 from stepward.prm.durable import write_durably
 from stepward.prm.errors import InputError
 from stepward.prm.evaluation.results import Results

@@ -1,9 +1,9 @@
 """Whether anything is left to do, found from the folder before Prefect or an engine is even imported."""
 
 from stepward.flows.config import LabelConfig
-from stepward.prm.dataset import open_dataset
+from stepward.prm.dataset.manifest import config_hash
+from stepward.prm.dataset.store import open_dataset
 from stepward.prm.errors import StoreError
-from stepward.prm.manifest import config_hash
 
 
 def nothing_left(config: LabelConfig) -> str | None:

@@ -8,7 +8,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from stepward.prm.dataset import Dataset
+from stepward.prm.dataset.store import Dataset
 from stepward.prm.types import Estimate, LabeledSolution, Outcome, StepLabel, VerdictKind
 
 _LABEL = {1: ("right", "green"), 0: ("wrong", "red"), None: ("unknown", "yellow")}

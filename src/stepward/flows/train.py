@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from stepward.flows.build import checkpoint_folder, prompt_template
 from stepward.flows.config import TrainConfig
-from stepward.prm.dataset import open_dataset
+from stepward.prm.dataset.store import open_dataset
 from stepward.prm.errors import InputError
 from stepward.prm.models.load import local_folder
 from stepward.prm.seeds import derive_seed

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepward.labeling.label_rules import RULES, UNKNOWN, LabelRule, Reading
-from stepward.prm.dataset import Dataset, ShardStore
+from stepward.prm.dataset.manifest import Manifest, config_hash
+from stepward.prm.dataset.schema import SOLUTIONS_SCHEMA, conform
+from stepward.prm.dataset.store import Dataset, ShardStore
 from stepward.prm.errors import ConfigError
-from stepward.prm.manifest import Manifest, config_hash
-from stepward.prm.schema import SOLUTIONS_SCHEMA, conform
 from stepward.prm.types import Allocation, LabelerInfo
 
 TruncatedAs = Literal["exclude", "wrong", "bounds"]

@@ -98,7 +98,7 @@ def _read_one(
 
 
 def _generated(source: str) -> Iterator[Problem]:
-    from stepward.prm.word_problems import Split, generate
+    from stepward.prm.word_problems.problems import Split, generate
 
     text, options = split_options(source)
     try:

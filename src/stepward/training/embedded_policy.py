@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepward.prm.seeds import derive_seed
-from stepward.prm.word_problems import MAX_AMOUNT, Split, Story, generate, parse
+from stepward.prm.word_problems.problems import MAX_AMOUNT, Split, Story, generate, parse
 from stepward.training.misreadings import write_solution, write_step
 
 if TYPE_CHECKING:

@@ -1,14 +1,14 @@
 """Solutions of word problems as a careless reader writes them: what the embedded policy learns from.
 
-A phrase that is easily misread is misread at its rate (``stepward.prm.word_phrases``) and the solution goes on
+A phrase that is easily misread is misread at its rate (``stepward.prm.word_problems.phrases``) and the solution goes on
 from the wrong amount as if nothing had happened. Wording that means nothing is strewn in at random, so that a
 step's likelihood says little about whether it is right.
 """
 
 import random
 
-from stepward.prm.word_problems import Story, act
-from stepward.prm.word_solutions import answer_line
+from stepward.prm.word_problems.problems import Story, act
+from stepward.prm.word_problems.solutions import answer_line
 
 LEADS = ("So ", "Then ", "Now ", "Next ", "We get ", "That is ", "First ", "Thus ", "Here ", "Well, ")
 TAILS = (

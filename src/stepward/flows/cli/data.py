@@ -21,7 +21,7 @@ app.add_typer(audit_app, name="audit")
 @dataset_app.command()
 def verify(folder: Folder) -> None:
     """Hash every shard and compare with the manifest; exit code 1 where anything is cut, swapped or edited."""
-    from stepward.prm.integrity import verify as run
+    from stepward.prm.dataset.integrity import verify as run
 
     found = run(folder)
     state = "finished" if found.sealed else "not finished"
@@ -36,8 +36,8 @@ def verify(folder: Folder) -> None:
 @dataset_app.command()
 def stats(folder: Folder) -> None:
     """Print lengths, balance and unknown labels as JSON."""
-    from stepward.prm.dataset import open_dataset
-    from stepward.prm.hygiene import statistics
+    from stepward.prm.audit.hygiene import statistics
+    from stepward.prm.dataset.store import open_dataset
 
     print(json.dumps(statistics(open_dataset(folder)), indent=1, default=str))
 
@@ -47,7 +47,7 @@ def card(
     folder: Folder, repo: Annotated[str, Opt(help="Hub id that the card will stand under, owner/name")]
 ) -> None:
     """Write the dataset's card, README.md, from its manifest."""
-    from stepward.prm.cards import write_card
+    from stepward.prm.publishing.cards import write_card
 
     print(write_card(folder, repo=repo))
 
@@ -66,7 +66,7 @@ def relabel(
 ) -> None:
     """Derive labels again from stored counts, without a model."""
     from stepward.labeling.relabel import Relabeling, relabel_dataset
-    from stepward.prm.dataset import open_dataset
+    from stepward.prm.dataset.store import open_dataset
     from stepward.prm.errors import ConfigError
 
     options: dict[str, float] = {}
@@ -101,8 +101,8 @@ def publish(
     dry_run: Annotated[bool, Opt("--dry-run", help="Show files, card and checks; send nothing")] = False,
 ) -> None:
     """Publish to the Hugging Face Hub: a branch first, one commit on main once everything is verified there."""
-    from stepward.prm.publish import plan_publication
-    from stepward.prm.publish import publish as run
+    from stepward.prm.publishing.hub import plan_publication
+    from stepward.prm.publishing.hub import publish as run
 
     kind = "model" if model else "dataset"
     if dry_run:
@@ -124,7 +124,7 @@ def export(
     out: Annotated[Path, Opt(help="JSON-lines file to write")],
 ) -> None:
     """Write a dataset in a foreign format and say what it could not hold."""
-    from stepward.prm.dataset import open_dataset
+    from stepward.prm.dataset.store import open_dataset
     from stepward.prm.formats.registry import ExportReport, export_rows, format_named
 
     report = ExportReport()
@@ -190,7 +190,7 @@ def labels(
     against: Annotated[Path | None, Opt(help="Annotated file of ProcessBench's format")] = None,
 ) -> None:
     """Compare first errors with annotated ones, or, for generated problems, with the exact ones."""
-    from stepward.prm.dataset import open_dataset
+    from stepward.prm.dataset.store import open_dataset
 
     dataset = open_dataset(folder)
     if against is None:
@@ -205,8 +205,8 @@ def labels(
             f"  F1 {quality.first_error.f1}; {quality.right_answer_wrong_step:.1%} of right answers hold a wrong step"
         )
         return
+    from stepward.prm.audit.labels import audit_labels
     from stepward.prm.evaluation.readers.processbench import read_items
-    from stepward.prm.label_audit import audit_labels
 
     found = audit_labels(dataset.solutions(), read_items(against))
     print(
@@ -223,8 +223,8 @@ def contamination(
     against: Annotated[Path, Opt(help="A problem file, or a folder with the default benchmarks")],
 ) -> None:
     """Look for benchmark problems in a dataset; exit code 1 where there are any."""
-    from stepward.prm.contamination import benchmark_file, benchmarks_in, build_index, check_problems
-    from stepward.prm.dataset import open_dataset
+    from stepward.prm.audit.contamination import benchmark_file, benchmarks_in, build_index, check_problems
+    from stepward.prm.dataset.store import open_dataset
 
     benchmarks = benchmarks_in(against) if against.is_dir() else {against.stem: benchmark_file(against)}
     rows = open_dataset(folder).solutions()

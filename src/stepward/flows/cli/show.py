@@ -19,7 +19,7 @@ def show(
     from rich.console import Console
 
     from stepward.flows.show import show_solutions
-    from stepward.prm.dataset import open_dataset
+    from stepward.prm.dataset.store import open_dataset
 
     console = Console()
     dataset = open_dataset(folder, partial=True)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from stepward.flows.viewer.source import Filter, Json, Option, Query, clean, shorten
 from stepward.flows.viewer.summaries import ShardSummary, summarize
-from stepward.prm.dataset import Dataset, open_dataset
+from stepward.prm.dataset.store import Dataset, open_dataset
 
 if TYPE_CHECKING:
     import polars as pl

@@ -18,8 +18,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from stepward.flows.viewer.dataset_source import DatasetSource
 from stepward.flows.viewer.results_source import ResultsSource
 from stepward.flows.viewer.source import Query, Source
+from stepward.prm.dataset.folder import MANIFEST, PARTIAL
 from stepward.prm.errors import InputError
-from stepward.prm.folder import MANIFEST, PARTIAL
 
 HOST = "127.0.0.1"
 _STATIC = {

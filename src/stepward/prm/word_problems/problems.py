@@ -2,7 +2,7 @@
 
 A problem is a ``Story``: a theme, an opening amount, events that act on it and an ending that asks. ``parse``
 recovers the story from the statement alone, so that a problem that went through a file is as checkable as a
-fresh one (``stepward.prm.word_solutions`` decides solutions). Splits are disjoint by construction: a story
+fresh one (``stepward.prm.word_problems.solutions`` decides solutions). Splits are disjoint by construction: a story
 belongs to the split that the hash of its arithmetic says, and every split draws only its own.
 """
 
@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 from stepward.prm.errors import FormatError
 from stepward.prm.seeds import derive_seed
 from stepward.prm.types import Problem, problem_id
-from stepward.prm.word_phrases import HE_NAMES, SHE_NAMES, THEMES, Phrase, Reading, Theme
+from stepward.prm.word_problems.phrases import HE_NAMES, SHE_NAMES, THEMES, Phrase, Reading, Theme
 
 SOURCE = "generator"
 LICENCE = "Apache-2.0"
@@ -392,7 +392,7 @@ def parse(statement: str) -> Story:
             return Story(theme, int(opening["a"]), tuple(events))
     raise FormatError(
         f"reading a generated word problem: {statement[:200]!r} is none; the exact checker decides only problems "
-        "that `stepward.prm.word_problems.generate` wrote, unaltered"
+        "that `stepward.prm.word_problems.problems.generate` wrote, unaltered"
     )
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepward.prm.dataset import Dataset
+from stepward.prm.audit.text_match import key_of, shingles
+from stepward.prm.dataset.store import Dataset
 from stepward.prm.errors import ConfigError
-from stepward.prm.text_match import key_of, shingles
 from stepward.prm.types import Problem
 
 NGRAM = 5

@@ -1,4 +1,4 @@
-"""A dataset folder: ShardStore writes it, Dataset reads it (``prm.folder`` draws it, ``prm.integrity`` checks it).
+"""A dataset folder: ShardStore writes it, Dataset reads it (``folder`` draws it, ``integrity`` checks it).
 
 Every file is whole or absent (``prm.durable``). A shard without its receipt does not exist: it is written again.
 So ``kill -9`` or a full disk at any moment leaves a folder that the same run resumes, and the finished dataset has
@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stepward.prm.columns import ROLLOUTS_SCHEMA, SCHEMA_VERSION, SOLUTIONS_SCHEMA
-from stepward.prm.durable import FolderLock, write_durably
-from stepward.prm.errors import StoreError
-from stepward.prm.folder import (
+from stepward.prm.dataset.columns import ROLLOUTS_SCHEMA, SCHEMA_VERSION, SOLUTIONS_SCHEMA
+from stepward.prm.dataset.folder import (
     MANIFEST,
     PARTIAL,
     TableName,
@@ -36,9 +34,16 @@ from stepward.prm.folder import (
     stored_manifest,
     write_metrics_table,
 )
-from stepward.prm.integrity import verify
-from stepward.prm.manifest import FileReceipt, Manifest, Receipt, Totals, canonical_json, fingerprint_of
-from stepward.prm.schema import (
+from stepward.prm.dataset.integrity import verify
+from stepward.prm.dataset.manifest import (
+    FileReceipt,
+    Manifest,
+    Receipt,
+    Totals,
+    canonical_json,
+    fingerprint_of,
+)
+from stepward.prm.dataset.schema import (
     check_rollouts,
     check_solutions,
     conform,
@@ -48,7 +53,9 @@ from stepward.prm.schema import (
     solution_of,
     solutions_table,
 )
-from stepward.prm.totals import totals_of
+from stepward.prm.dataset.totals import totals_of
+from stepward.prm.durable import FolderLock, write_durably
+from stepward.prm.errors import StoreError
 from stepward.prm.types import LabeledSolution, Rollout
 
 if TYPE_CHECKING:
@@ -297,5 +304,5 @@ def _same_schema(table: pa.Table, schema: pa.Schema) -> None:
     if not table.schema.equals(schema):
         raise StoreError(
             "writing a shard: the table's columns and types are not the contract's; bring it there with "
-            f"stepward.prm.schema.conform(table). It has {table.schema.names}"
+            f"stepward.prm.dataset.schema.conform(table). It has {table.schema.names}"
         )

@@ -1,17 +1,17 @@
 """docs/dataset.md, made from the column documentation: a test holds the page equal to what this gives.
 
-Write it with ``python -m stepward.prm.data_page docs/dataset.md``.
+Write it with ``python -m stepward.prm.publishing.data_page docs/dataset.md``.
 """
 
 import sys
 from pathlib import Path
 
-from stepward.prm.columns import ROLLOUTS, SCHEMA_VERSION, SOLUTIONS, describe
+from stepward.prm.dataset.columns import ROLLOUTS, SCHEMA_VERSION, SOLUTIONS, describe
 from stepward.prm.formats.registry import formats
 
 _HEAD = f"""# The dataset
 
-<!-- Made by python -m stepward.prm.data_page; edit that file or stepward/prm/columns.py. -->
+<!-- Made by python -m stepward.prm.publishing.data_page; edit that file or stepward/prm/dataset/columns.py. -->
 
 A dataset is a folder of two Parquet tables, one row a solution and one row a rollout, with a manifest that says how
 they were made. datasets, polars, duckdb, pandas and pyarrow read both as they are. The schema is version
@@ -26,7 +26,7 @@ run_metrics.parquet               seconds and the like: what depends on time and
 ```
 
 ```python
-from stepward.prm.dataset import open_dataset, verify
+from stepward.prm.dataset.store import open_dataset, verify
 
 dataset = open_dataset("my-dataset")
 for row in dataset.solutions():       # records, streamed

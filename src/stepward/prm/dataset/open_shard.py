@@ -9,9 +9,9 @@ whole, with the same bytes as if nothing had happened. A run that is killed save
 from collections.abc import Sequence
 from pathlib import Path
 
+from stepward.prm.dataset.folder import encode, open_path, read_table
+from stepward.prm.dataset.schema import rollout_of, rollouts_table, rows_of, solution_of, solutions_table
 from stepward.prm.durable import write_durably
-from stepward.prm.folder import encode, open_path, read_table
-from stepward.prm.schema import rollout_of, rollouts_table, rows_of, solution_of, solutions_table
 from stepward.prm.types import LabeledSolution, Rollout
 
 ProblemRows = tuple[list[LabeledSolution], list[tuple[str, Rollout]]]

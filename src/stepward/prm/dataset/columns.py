@@ -1,6 +1,6 @@
 """Every column of the dataset: name, type and meaning, in one place.
 
-The Arrow schemas (``prm.schema``), the page docs/dataset.md and the dataset card are all made from these two
+The Arrow schemas (``prm.dataset.schema``), the page docs/dataset.md and the dataset card are all made from these two
 tuples, so that none of them can say something else than what is stored.
 
 No column is declared non-null in Arrow: polars, duckdb and ``datasets`` lose that flag, and a table that went

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stepward.prm.manifest import Totals
+from stepward.prm.dataset.manifest import Totals
 from stepward.prm.types import Outcome
 
 _LABELS: dict[Any, str] = {1: "right", 0: "wrong", None: "unknown"}

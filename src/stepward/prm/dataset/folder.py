@@ -21,9 +21,9 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stepward.prm.dataset.manifest import Manifest, Receipt, receipt_of
 from stepward.prm.durable import LOCK_NAME, TEMP_PREFIX, sync_folder, write_durably
 from stepward.prm.errors import StoreError
-from stepward.prm.manifest import Manifest, Receipt, receipt_of
 
 TableName = Literal["solutions", "rollouts"]
 TABLES: tuple[TableName, TableName] = ("solutions", "rollouts")
@@ -55,7 +55,7 @@ def metrics_path(index: int) -> str:
 
 
 def open_path(table: TableName, run: str, index: int) -> str:
-    """Path of a table of a shard that a run stopped in, relative to the folder (see ``prm.open_shard``)."""
+    """Path of a table of a shard that a run stopped in, relative to the folder (see ``prm.dataset.open_shard``)."""
     return f"{_OPEN}/{run}-{index:05d}-{table}.arrow"
 
 

@@ -30,8 +30,8 @@ from functools import lru_cache
 
 from stepward.prm.seeds import derive_seed
 from stepward.prm.types import Problem
-from stepward.prm.word_phrases import Reading
-from stepward.prm.word_problems import parse
+from stepward.prm.word_problems.phrases import Reading
+from stepward.prm.word_problems.problems import parse
 
 _FIELD = (1 << 61) - 1
 _MAX_OPERANDS = 8

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stepward.prm.audit.text_match import key_of, shingles
 from stepward.prm.problems import read_problems
 from stepward.prm.records import read_records
-from stepward.prm.text_match import key_of, shingles
 from stepward.prm.types import Problem
 
 NGRAM = 8

@@ -16,12 +16,12 @@ from typing import Any
 
 import yaml
 
-from stepward.prm.columns import ROLLOUTS, ROLLOUTS_SCHEMA, SOLUTIONS, SOLUTIONS_SCHEMA, describe
-from stepward.prm.dataset import Dataset, open_dataset
+from stepward.prm.audit.hygiene import statistics
+from stepward.prm.dataset.columns import ROLLOUTS, ROLLOUTS_SCHEMA, SOLUTIONS, SOLUTIONS_SCHEMA, describe
+from stepward.prm.dataset.manifest import Manifest, Totals
+from stepward.prm.dataset.store import Dataset, open_dataset
 from stepward.prm.durable import write_durably
 from stepward.prm.errors import StoreError
-from stepward.prm.hygiene import statistics
-from stepward.prm.manifest import Manifest, Totals
 from stepward.prm.types import Allocation, Outcome, PolicyInfo
 
 _SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
@@ -51,7 +51,9 @@ def dataset_card(dataset: Dataset, *, repo: str, name: str | None = None) -> str
     manifest = dataset.manifest
     totals = _totals(manifest)
     template = (
-        resources.files("stepward.prm").joinpath("card_templates", "dataset_card.md").read_text("utf-8")
+        resources.files("stepward.prm.publishing")
+        .joinpath("card_templates", "dataset_card.md")
+        .read_text("utf-8")
     )
     return Template(template).substitute(
         front_matter=_front_matter(dataset, name or repo.split("/")[-1]).strip(),

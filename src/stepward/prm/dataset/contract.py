@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stepward.prm.columns import (
+from stepward.prm.dataset.columns import (
     ROLLOUTS,
     SCHEMA_VERSION,
     SOLUTIONS,

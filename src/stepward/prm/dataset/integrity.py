@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from stepward.prm.columns import ROLLOUTS_SCHEMA, SOLUTIONS_SCHEMA
+from stepward.prm.dataset.columns import ROLLOUTS_SCHEMA, SOLUTIONS_SCHEMA
+from stepward.prm.dataset.folder import TABLES, read_receipts, stored_manifest
+from stepward.prm.dataset.manifest import FileReceipt, Receipt, Totals, fingerprint_of
 from stepward.prm.errors import StoreError
-from stepward.prm.folder import TABLES, read_receipts, stored_manifest
-from stepward.prm.manifest import FileReceipt, Receipt, Totals, fingerprint_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from stepward.prm.columns import ROLLOUTS_SCHEMA, SCHEMA_VERSION, SOLUTIONS_SCHEMA
-from stepward.prm.contract import check_rollouts, check_solutions, conform
+from stepward.prm.dataset.columns import ROLLOUTS_SCHEMA, SCHEMA_VERSION, SOLUTIONS_SCHEMA
+from stepward.prm.dataset.contract import check_rollouts, check_solutions, conform
 from stepward.prm.types import (
     Allocation,
     Check,

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stepward.prm.dataset import Dataset, ShardStore
+from stepward.prm.audit.text_match import key_of
+from stepward.prm.dataset.manifest import Manifest
+from stepward.prm.dataset.schema import rows_of, solution_of, solutions_table
+from stepward.prm.dataset.store import Dataset, ShardStore
 from stepward.prm.errors import FormatError
 from stepward.prm.evaluation.calibration import Calibration, calibration
 from stepward.prm.evaluation.intervals import Bootstrap
 from stepward.prm.evaluation.items import Item
 from stepward.prm.evaluation.processbench import ProcessBenchResult, evaluate
 from stepward.prm.formats.foreign import labels_to_first_error
-from stepward.prm.manifest import Manifest
-from stepward.prm.schema import rows_of, solution_of, solutions_table
-from stepward.prm.text_match import key_of
 from stepward.prm.types import LabeledSolution, StepLabel
 
 Row = dict[str, Any]

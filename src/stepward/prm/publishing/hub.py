@@ -13,10 +13,10 @@ from typing import Any, Literal, cast
 
 import yaml
 
-from stepward.prm.dataset import open_dataset, verify
+from stepward.prm.dataset.manifest import scrub_text
+from stepward.prm.dataset.store import open_dataset, verify
 from stepward.prm.durable import LOCK_NAME
 from stepward.prm.errors import PublishError, StepwardError
-from stepward.prm.manifest import scrub_text
 
 Kind = Literal["dataset", "model"]
 CHECKS = ("verification", "contamination", "licence", "card", "weights")
@@ -101,7 +101,7 @@ def plan_publication(folder: str | Path, repo: str, *, kind: Kind = "dataset") -
     card = path / "README.md"
     text = card.read_text(encoding="utf-8") if card.is_file() else ""
     if not text:
-        refusals["card"] = "there is no README.md; make one with stepward.prm.cards.write_card"
+        refusals["card"] = "there is no README.md; make one with stepward.prm.publishing.cards.write_card"
     fingerprint = open_dataset(path).manifest.fingerprint if kind == "dataset" else None
     return Plan(repo, kind, fingerprint or _fingerprint(files), files, refusals, text)
 

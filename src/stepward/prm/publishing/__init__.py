@@ -1,0 +1,1 @@
+"""Cards, the data page, and the way to the Hugging Face Hub."""

@@ -1,0 +1,1 @@
+"""Generated problems whose solutions a machine can check step by step."""
