@@ -5,7 +5,6 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from stepward.flows.build import folder_of, load_policy_for, prompt_template
 from stepward.flows.config import EvaluateConfig
@@ -51,7 +50,7 @@ def run_evaluation(config: EvaluateConfig) -> Results:
     if items:
         scorers[prm.name] = (_score(prm, tuning), _score(prm, items))
         if config.baseline_policy is not None:
-            scorers |= _baselines(config.baseline_policy, prm, tuning, items)
+            scorers |= baselines(config.baseline_policy, prm.description.step_format, tuning, items)
     runs = [
         score_run(items, scores, _threshold(config, tuning, tuned), scorer=name, bootstrap=bootstrap)
         for name, (tuned, scores) in scorers.items()
@@ -107,8 +106,8 @@ def _problem(item: Item) -> Problem:
     return Problem(item.id, item.problem)
 
 
-def _baselines(
-    policy_name: str, prm: Any, tuning: Sequence[Item], items: Sequence[Item]
+def baselines(
+    policy_name: str, step_format: StepFormat, tuning: Sequence[Item], items: Sequence[Item]
 ) -> dict[str, tuple[list[Scores], list[Scores]]]:
     """What a scorer must beat: position and length, the policy's mean log-probability, the sibling pass rate.
 
@@ -116,7 +115,6 @@ def _baselines(
     """
     lengths = [[len(s) for s in item.steps] for item in tuning]
     position = fit_position(lengths, [labels_up_to_first_error(len(i.steps), i.first_error) for i in tuning])
-    step_format: StepFormat = prm.description.step_format
     logprobs = asyncio.run(_logprobs(policy_name, step_format, [*tuning, *items]))
 
     def positions(part: Sequence[Item]) -> list[Scores]:
