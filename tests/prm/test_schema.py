@@ -247,13 +247,13 @@ def without_fields(column: Column, version: int) -> Column:
     return replace(column, kind=tuple(without_fields(c, version) for c in column.kind if c.since <= version))
 
 
-def test_a_table_of_the_version_before_is_read_and_its_new_counts_are_zero():
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
+def test_a_table_of_an_older_version_is_read_and_its_new_columns_are_filled(version):
     rows = [one_step(label=1), empty_row()]
-    fields = [
-        arrow_field(without_fields(c, SCHEMA_VERSION - 1)) for c in SOLUTIONS if c.since < SCHEMA_VERSION
-    ]
-    old_schema = pa.schema(fields, metadata={b"stepward.schema_version": b"1"})
-    assert "num_timeout" not in str(old_schema)
+    fields = [arrow_field(without_fields(c, version)) for c in SOLUTIONS if c.since <= version]
+    old_schema = pa.schema(fields, metadata={b"stepward.schema_version": str(version).encode()})
+    assert ("num_timeout" in str(old_schema)) == (version >= 2)
+    assert "marks" not in str(old_schema)
     kept = [f.name for f in old_schema.field("prefixes").type.value_type]
     old_rows = [
         {**row, "prefixes": [{k: p[k] for k in kept} for p in row["prefixes"]]}

@@ -341,6 +341,7 @@ class StepLabel:
         decided_by: What decided the label, such as ``returns``, ``arithmetic``, ``consensus``.
         verdicts: Tool verdicts on the step's claims.
         rationale: A critique in words, where one was made.
+        hint: A reward model's P(this step is right), rounded to 4 decimals, where one was read as evidence.
     """
 
     label: int | None = None
@@ -348,6 +349,7 @@ class StepLabel:
     decided_by: str = ""
     verdicts: tuple[Verdict, ...] = ()
     rationale: str | None = None
+    hint: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +393,9 @@ class Solution:
         final_answer: As extracted, or None.
         finish_reason: Why the engine stopped.
         ids_from: ``sampled``, or ``encoded`` where the text came from elsewhere and was encoded once.
+        outcome_from: What the outcomes of this solution and of its rollouts rest on: ``answers`` (the problem's
+            own), ``votes`` (the majority of its solutions) or ``spark`` (a judge's consensus).
+        outcome_share: Soft outcome where there is no reference answer: share of the votes, or of the reviews.
     """
 
     id: str
@@ -401,11 +406,23 @@ class Solution:
     final_answer: str | None = None
     finish_reason: FinishReason = FinishReason.STOP
     ids_from: str = "sampled"
+    outcome_from: str = "answers"
+    outcome_share: float | None = None
 
     @property
     def token_ids(self) -> TokenIds:
         """All ids, in order."""
         return tuple(i for step in self.steps for i in step.token_ids)
+
+
+MARKS = {
+    "solve_rate_0": "no draw from the bare problem is right: too hard for the policy, or its answer is wrong",
+    "solve_rate_1": "every draw from the bare problem is right",
+    "no_verdict": "rollouts were given up: none of the first ones had an answer that could be judged",
+    "no_majority": "no answer won the vote of the solutions",
+    "off_policy": "the rollouts are not of the solution's generator: values are relative to the completer",
+}
+"""Marks that labelling puts on rows, and what they say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,6 +443,7 @@ class LabeledSolution:
         prompt_tokens: Tokens of the prompt.
         generated_tokens: Tokens sampled for this row: the solution and all its rollouts.
         labeler: Which labelling made the row.
+        marks: What a reader must know before using the row, such as ``solve_rate_0``; see ``MARKS``.
     """
 
     problem: Problem
@@ -441,6 +459,7 @@ class LabeledSolution:
     prompt_tokens: int
     generated_tokens: int
     labeler: LabelerInfo
+    marks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         steps = len(self.solution.steps)

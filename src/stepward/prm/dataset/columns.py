@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from stepward.prm.types import Allocation
+from stepward.prm.types import MARKS, Allocation
 
-SCHEMA_VERSION = 2
-"""Version 1 had no ``num_no_gold`` and ``num_timeout`` at a prefix; reading it fills them with 0."""
+SCHEMA_VERSION = 3
+"""Version 1 had no ``num_no_gold`` and ``num_timeout`` at a prefix; reading it fills them with 0. Version 2 had no
+``outcome_from``, ``outcome_share``, ``marks`` and ``hint``: outcomes were from answers, nothing was marked."""
 
 VERSION_KEY = b"stepward.schema_version"
 TABLE_KEY = b"stepward.table"
@@ -43,7 +44,7 @@ class Column:
     repeated: bool = False
     nullable: bool = False
     since: int = 1
-    fill: int | str | None = None
+    fill: int | str | tuple[()] | None = None
 
 
 _text, _int8, _int32 = pa.string(), pa.int8(), pa.int32()
@@ -117,6 +118,13 @@ _STEP = (
     Column("decided_by", _text, "What decided the label: returns, the name of a verifier, consensus, ..."),
     Column("verdicts", _VERDICT, "Tool verdicts on the step's claims.", repeated=True),
     Column("rationale", _text, "A critique in words, where one was made.", nullable=True),
+    Column(
+        "hint",
+        _real,
+        "A reward model's P(this step is right) that was read as evidence; null = none.",
+        nullable=True,
+        since=3,
+    ),
 )
 
 SOLUTIONS = (
@@ -162,6 +170,17 @@ SOLUTIONS = (
         nullable=True,
     ),
     Column(
+        "outcome_from", _text,
+        "What outcomes of the solution and its rollouts rest on: answers (the reference), votes (the majority of the "
+        "problem's solutions), spark (a judge's consensus).",
+        since=3, fill="answers",
+    ),
+    Column(
+        "outcome_share", _real,
+        "Soft outcome where there is no reference: share of the votes or reviews; null = there is one.",
+        nullable=True, since=3,
+    ),
+    Column(
         "first_error", _int32,
         "Index from 0 of the first wrong step by the label rule; null = none, or not known where labels are "
         "null too.",
@@ -183,6 +202,10 @@ SOLUTIONS = (
             Column("config_hash", _text, "Hash of its settings."),
         ),
         "Which labelling made the row.",
+    ),
+    Column(
+        "marks", _text, "What to know before using the row: " + ", ".join(MARKS) + ".",
+        repeated=True, since=3, fill=(),
     ),
 )  # fmt: skip
 

@@ -177,7 +177,7 @@ class Manifest:
     tokenizer_hash: str = ""
     contamination: JsonObject = field(default_factory=dict[str, Any])
     derived_from: JsonObject = field(default_factory=dict[str, Any])
-    schema_version: int = 2
+    schema_version: int = 3
     file_format: str = "parquet"
     totals: Totals | None = None
     shards: tuple[Receipt, ...] = ()

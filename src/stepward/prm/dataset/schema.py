@@ -95,7 +95,7 @@ def _step_row(step: Step, label: StepLabel) -> Row:
         "text": step.text, "token_ids": step.token_ids, "token_logprobs": step.token_logprobs,
         "phase": step.phase, "p_first_error": label.p_first_error, "label": label.label,
         "decided_by": label.decided_by, "verdicts": [_verdict_row(v) for v in label.verdicts],
-        "rationale": label.rationale,
+        "rationale": label.rationale, "hint": label.hint,
     }  # fmt: skip
 
 
@@ -130,6 +130,8 @@ def solution_row(record: LabeledSolution) -> Row:
         "steps": [_step_row(s, label) for s, label in zip(solution.steps, record.labels, strict=True)],
         "final_answer": solution.final_answer,
         "outcome": solution.outcome,
+        "outcome_from": solution.outcome_from,
+        "outcome_share": solution.outcome_share,
         "first_error": record.first_error,
         "tokens": {"prompt": record.prompt_tokens, "generated": record.generated_tokens},
         "labeler": {
@@ -137,6 +139,7 @@ def solution_row(record: LabeledSolution) -> Row:
             "version": record.labeler.version,
             "config_hash": record.labeler.config_hash,
         },
+        "marks": record.marks,
     }
 
 
@@ -199,7 +202,9 @@ def _verdict_of(row: Row) -> Verdict:
 
 def _label_of(row: Row) -> StepLabel:
     verdicts = tuple(_verdict_of(v) for v in row["verdicts"])
-    return StepLabel(row["label"], row["p_first_error"], row["decided_by"], verdicts, row["rationale"])
+    return StepLabel(
+        row["label"], row["p_first_error"], row["decided_by"], verdicts, row["rationale"], row["hint"]
+    )
 
 
 def _step_of(row: Row) -> Step:
@@ -230,6 +235,8 @@ def solution_of(row: Mapping[str, Any]) -> LabeledSolution:
         final_answer=row["final_answer"],
         finish_reason=FinishReason(row["finish_reason"]),
         ids_from=row["ids_from"],
+        outcome_from=row["outcome_from"],
+        outcome_share=row["outcome_share"],
     )
     return LabeledSolution(
         problem=problem,
@@ -245,6 +252,7 @@ def solution_of(row: Mapping[str, Any]) -> LabeledSolution:
         prompt_tokens=row["tokens"]["prompt"],
         generated_tokens=row["tokens"]["generated"],
         labeler=LabelerInfo(**row["labeler"]),
+        marks=tuple(row["marks"]),
     )
 
 

@@ -100,6 +100,10 @@ FIELDS: dict[str, Field] = {
     "solution_seed": Field(lambda r: bool(r.solution.seed), _solution(seed=0)),
     "ids_from": Field(lambda r: r.solution.ids_from != "encoded", _solution(ids_from="encoded")),
     "outcome": Field(lambda r: r.solution.outcome is not None, _solution(outcome=None)),
+    "outcome_from": Field(
+        lambda r: r.solution.outcome_from != "answers" or r.solution.outcome_share is not None,
+        _solution(outcome_from="answers", outcome_share=None),
+    ),
     "final_answer": Field(lambda r: r.solution.final_answer is not None, _solution(final_answer=None)),
     "finish_reason": Field(
         lambda r: r.solution.finish_reason is not FinishReason.STOP,
@@ -112,6 +116,7 @@ FIELDS: dict[str, Field] = {
     "decided_by": Field(_in_label(lambda s: s.decided_by), _labels(decided_by="")),
     "p_first_error": Field(_in_label(lambda s: s.p_first_error is not None), _labels(p_first_error=None)),
     "verdicts": Field(_in_label(lambda s: s.verdicts), _labels(verdicts=())),
+    "hint": Field(_in_label(lambda s: s.hint is not None), _labels(hint=None)),
     "rationale": Field(_in_label(lambda s: s.rationale is not None), _labels(rationale=None)),
     "counts": Field(_in_prefix(lambda e: e.counts != _NO_COUNTS), _prefixes(counts=_NO_COUNTS)),
     "value": Field(_in_prefix(lambda e: e.value is not None), _prefixes(value=None)),
@@ -126,6 +131,7 @@ FIELDS: dict[str, Field] = {
     "tokens": Field(
         lambda r: bool(r.prompt_tokens or r.generated_tokens), _row(prompt_tokens=0, generated_tokens=0)
     ),
+    "marks": Field(lambda r: bool(r.marks), _row(marks=())),
     "labeler": Field(lambda r: r.labeler != _NO_LABELER, _row(labeler=_NO_LABELER)),
 }
 """Fields by name. The statement as text and the step texts, apart from white space at their ends, are in every
