@@ -1,19 +1,16 @@
-"""Files that are whole or absent, and a folder that has one writer.
+"""Files that are whole or absent.
 
 A file is written beside its place, flushed to the disk and renamed: after ``kill -9``, a power cut or a full disk
 there is the old file, the new file or none, never half of one. Where a lost rename would lose more than work that
 can be done again, the folder is flushed too.
 """
 
-import fcntl
 import os
-import socket
 from pathlib import Path
 
 from stepward.prm.errors import StoreError
 
 TEMP_PREFIX = ".writing-"
-LOCK_NAME = ".lock"
 
 
 def write_durably(path: Path, data: bytes | memoryview, *, sync_rename: bool = True) -> None:
@@ -59,57 +56,3 @@ def _remove_quietly(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError:
         return
-
-
-class FolderLock:
-    """The right to write a folder: a kernel lock that a killed process loses at once.
-
-    The lock belongs to the open file. Workers made by ``fork`` would share it and keep the folder locked after
-    their parent was killed, so a child closes its copy, which does not unlock the parent's.
-
-    Args:
-        folder: It must exist.
-
-    Raises:
-        StoreError: Another process, or another store of this one, writes the folder.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._handle: int | None = None
-        self._path = folder / LOCK_NAME
-
-    def acquire(self) -> None:
-        """Take the lock or refuse; never waits."""
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as fault:
-            owner = os.pread(handle, 200, 0).decode(errors="replace").strip()
-            os.close(handle)
-            raise StoreError(
-                f"{self._path.parent} is being written by another run ({owner or 'unknown process'}); wait for it, "
-                "stop it, or write to another folder"
-            ) from fault
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        self._handle = handle
-        _held.add(handle)
-
-    def release(self) -> None:
-        """Give the lock back; a second call does nothing."""
-        if self._handle is not None:
-            _held.discard(self._handle)
-            os.close(self._handle)
-            self._handle = None
-
-
-_held: set[int] = set()
-
-
-def _forget_locks() -> None:
-    for handle in _held:
-        os.close(handle)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_forget_locks)

@@ -22,8 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stepward.prm.dataset.manifest import Manifest, Receipt, receipt_of
-from stepward.prm.durable import LOCK_NAME, TEMP_PREFIX, sync_folder, write_durably
+from stepward.prm.durable import TEMP_PREFIX, sync_folder, write_durably
 from stepward.prm.errors import StoreError
+from stepward.prm.locks import LOCK_NAME, LOCKS
 
 TableName = Literal["solutions", "rollouts"]
 TABLES: tuple[TableName, TableName] = ("solutions", "rollouts")
@@ -127,7 +128,9 @@ def refuse_foreign(folder: Path) -> None:
     if (folder / MANIFEST).is_file() or (folder / PARTIAL).is_file():
         return
     foreign = sorted(
-        p.name for p in folder.iterdir() if p.name != LOCK_NAME and not p.name.startswith(TEMP_PREFIX)
+        p.name
+        for p in folder.iterdir()
+        if p.name not in (LOCK_NAME, LOCKS) and not p.name.startswith(TEMP_PREFIX)
     )
     if foreign:
         raise StoreError(
@@ -136,8 +139,11 @@ def refuse_foreign(folder: Path) -> None:
         )
 
 
-def admit(folder: Path, manifest: Manifest, *, resume: bool, overwrite: bool) -> None:
-    """Make a locked folder ready for a run, or refuse it. Arguments as in ``ShardStore.create_or_resume``."""
+def admit(folder: Path, manifest: Manifest, *, resume: bool, overwrite: bool, others: bool = False) -> None:
+    """Make a locked folder ready for a run, or refuse it. Arguments as in ``ShardStore.create_or_resume``.
+
+    ``others``: other processes of the run may be writing, so that what looks left over may be theirs.
+    """
     try:
         stored = stored_manifest(folder)
     except StoreError:
@@ -158,7 +164,10 @@ def admit(folder: Path, manifest: Manifest, *, resume: bool, overwrite: bool) ->
         raise StoreError(
             f"{folder} holds this run's dataset already; go on with it with --resume or delete it with --overwrite"
         )
-    _sweep(folder)
+    for place in (folder, *(folder / name for name in _FOLDERS)):
+        place.mkdir(exist_ok=True)
+    if not others:
+        _sweep(folder)
 
 
 def _differences(theirs: dict[str, object], ours: dict[str, object]) -> str:
@@ -195,7 +204,6 @@ def _start_over(folder: Path, manifest: Manifest) -> None:
 def _sweep(folder: Path) -> None:
     """Remove what a killed writer left half written."""
     for place in (folder, *(folder / name for name in _FOLDERS)):
-        place.mkdir(exist_ok=True)
         for leftover in place.glob(f"{TEMP_PREFIX}*"):
             leftover.unlink()
 

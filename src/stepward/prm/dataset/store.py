@@ -9,7 +9,9 @@ the same bytes as one that was never disturbed.
 # pyarrow has no type stubs.
 
 import hashlib
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stepward.prm.dataset.claims import Claims, admission, lock_alone, lock_to_join
 from stepward.prm.dataset.columns import ROLLOUTS_SCHEMA, SCHEMA_VERSION, SOLUTIONS_SCHEMA
 from stepward.prm.dataset.folder import (
     MANIFEST,
@@ -54,8 +57,9 @@ from stepward.prm.dataset.schema import (
     solutions_table,
 )
 from stepward.prm.dataset.totals import totals_of
-from stepward.prm.durable import FolderLock, write_durably
+from stepward.prm.durable import write_durably
 from stepward.prm.errors import StoreError
+from stepward.prm.locks import LOCKS
 from stepward.prm.types import LabeledSolution, Rollout
 
 if TYPE_CHECKING:
@@ -65,19 +69,27 @@ __all__ = ["Dataset", "Manifest", "ShardStore", "open_dataset", "verify"]
 
 
 class ShardStore:
-    """The one owner of a dataset folder while it is written. Made by ``create_or_resume``; a context manager.
+    """The owner of a dataset folder while it is written. Made by ``create_or_resume``; a context manager.
 
-    Shards may be written in any order and from several threads, each once.
+    Shards may be written in any order and from several threads, each once. Several processes write one folder
+    ``together`` when each claims a shard before it begins it.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, lock: FolderLock) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, claims: Claims) -> None:
         self.folder = folder
         self.manifest = manifest
-        self._lock = lock
+        self._claims = claims
 
     @classmethod
     def create_or_resume(
-        cls, folder: str | Path, manifest: Manifest, *, resume: bool = False, overwrite: bool = False
+        cls,
+        folder: str | Path,
+        manifest: Manifest,
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+        together: bool = False,
+        lease_s: float | None = None,
     ) -> "ShardStore":
         """Lock a folder and make it ready for this run.
 
@@ -86,22 +98,34 @@ class ShardStore:
             manifest: The run, without totals.
             resume: Go on with what the same run has finished here.
             overwrite: Delete the dataset that is here, whichever run's it is, and nothing else.
+            together: Other processes of the same run write here too; implies ``resume``.
+            lease_s: With ``together``: claim shards by leases of so many seconds, for file systems without locks
+                between machines; None = kernel locks.
 
         Raises:
-            StoreError: Another process writes here; the folder holds another run's dataset, or this run's
-                without ``resume``; or it holds files that are no dataset (those are never deleted).
+            StoreError: Another process writes here that is not of this run; the folder holds another run's
+                dataset, or this run's without ``resume``; or it holds files that are no dataset (those are never
+                deleted).
         """
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         refuse_foreign(path)
-        lock = FolderLock(path)
-        lock.acquire()
+        lock, first = lock_to_join(path) if together else (lock_alone(path), True)
         try:
-            admit(path, manifest, resume=resume, overwrite=overwrite)
+            with admission(path, lease_s) if lease_s is not None else nullcontext():
+                admit(
+                    path,
+                    manifest,
+                    resume=resume or together,
+                    overwrite=overwrite,
+                    others=not first or lease_s is not None,
+                )
+            if together and first and not lock.try_acquire(shared=True):
+                raise StoreError(f"{path} was taken by a run that works alone; start again when it is done")
         except BaseException:
             lock.release()
             raise
-        return cls(path, manifest, lock)
+        return cls(path, manifest, Claims(path, lock, shared=together, lease_s=lease_s))
 
     def __enter__(self) -> "ShardStore":
         return self
@@ -113,7 +137,7 @@ class ShardStore:
 
     def close(self) -> None:
         """Give the lock back. What is finished stays; an unsealed folder can be resumed."""
-        self._lock.release()
+        self._claims.release()
 
     def finished(self) -> frozenset[int]:
         """Shards that this run has finished, by their receipts and the size of their files.
@@ -122,6 +146,19 @@ class ShardStore:
         written again. Checksums are compared by ``verify``, not here.
         """
         return frozenset(read_receipts(self.folder, self.manifest.run_id))
+
+    def claim(self, index: int) -> bool:
+        """Whether this process is to write that shard: it is not finished, and no other process is at it."""
+        if not self._claims.take(index):
+            return False
+        if read_receipts(self.folder, self.manifest.run_id, only=index):
+            self._claims.give_back(index)
+            return False
+        return True
+
+    def give_back(self, index: int) -> None:
+        """Let other processes have a shard that was claimed and is not written."""
+        self._claims.give_back(index)
 
     def write_shard(
         self,
@@ -166,8 +203,10 @@ class ShardStore:
             write_durably(
                 self.folder / metrics_path(index), canonical_json(metrics).encode(), sync_rename=False
             )
+        self._claims.check(index)
         receipt = Receipt(index, self.manifest.run_id, files, totals_of(solutions, drawn.num_rows))
         write_durably(self.folder / receipt_path(index), canonical_json(asdict(receipt)).encode())
+        self._claims.give_back(index)
         return receipt
 
     def _write(self, table: TableName, index: int, rows: pa.Table) -> FileReceipt:
@@ -186,6 +225,8 @@ class ShardStore:
         Raises:
             StoreError: No shard is finished, or numbers are missing between the first and the last.
         """
+        if not self._claims.take_seal():
+            return self.manifest  # another process of the run is doing so
         receipts = read_receipts(self.folder, self.manifest.run_id)
         shards = tuple(receipts[i] for i in sorted(receipts))
         if [s.index for s in shards] != list(range(len(shards))) or not shards:
@@ -205,6 +246,7 @@ class ShardStore:
         write_metrics_table(self.folder)
         write_durably(self.folder / MANIFEST, sealed.to_json().encode())
         (self.folder / PARTIAL).unlink(missing_ok=True)
+        shutil.rmtree(self.folder / LOCKS, ignore_errors=True)
         self.manifest = sealed
         return sealed
 

@@ -15,8 +15,8 @@ import yaml
 
 from stepward.prm.dataset.manifest import scrub_text
 from stepward.prm.dataset.store import open_dataset, verify
-from stepward.prm.durable import LOCK_NAME
 from stepward.prm.errors import PublishError, StepwardError
+from stepward.prm.locks import LOCK_NAME
 
 Kind = Literal["dataset", "model"]
 CHECKS = ("verification", "contamination", "licence", "card", "weights")
