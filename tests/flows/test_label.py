@@ -8,7 +8,7 @@ import pytest
 
 from stepward.flows import label as label_module
 from stepward.flows.config import LabelConfig
-from stepward.flows.label import label
+from stepward.flows.label import Part, label
 from stepward.flows.resumption import nothing_left
 from stepward.prm.dataset.store import open_dataset
 from stepward.prm.errors import ConfigError, EngineError, ProblemFileError, StoreError
@@ -193,3 +193,48 @@ def test_two_workers_write_the_same_bytes_as_one(config, tmp_path):
     other = config.model_copy(update={"out": tmp_path / "two", "workers": 2})
     run(other)
     assert content(other.out) == content(config.out)
+
+
+def test_parts_of_several_processes_make_the_same_bytes_and_the_last_one_seals(config, tmp_path):
+    run(config)
+    parts = config.model_copy(update={"out": tmp_path / "parts"})
+    third = run(parts, part=Part(3, 3))  # shard 2, which holds the seventh problem alone
+    assert (third.problems, third.total_problems, third.shards_left) == (1, 1, 2)
+    assert nothing_left(parts) is None
+    first = run(parts, part=Part(1, 3))
+    assert (first.problems, first.shards_left) == (3, 1)
+    last = run(parts, part=Part(1, 1))  # takes whatever is left
+    assert (last.problems, last.found, last.shards_left) == (3, 4, 0)
+    assert content(parts.out) == content(config.out)
+    assert nothing_left(parts) is not None
+
+
+def test_a_shard_that_another_process_is_at_is_left_to_it(config, tmp_path):
+    part = Part(1, 1)
+    progress = []
+
+    def watch(_):
+        # While this run is in its first shard, another one of the same run comes and does the others.
+        if not progress:
+            progress.append(None)
+            progress.append(asyncio.run_coroutine_threadsafe(label(config, part=part), loop))
+
+    async def both():
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        mine = await label(config, part=part, watch=watch)
+        return mine, await asyncio.wrap_future(progress[1])
+
+    loop = None
+    mine, other = asyncio.run(both())
+    assert mine.problems + other.problems == PROBLEMS
+    assert open_dataset(config.out).manifest.fingerprint is not None
+    run(config.model_copy(update={"out": tmp_path / "alone"}))
+    assert content(config.out) == content(tmp_path / "alone")
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "3", "a/b", "-1/3", "1/0", "1.5/2"])
+def test_a_part_that_is_none_is_refused_by_name(text):
+    with pytest.raises(ConfigError, match="i/n"):
+        Part.parse(text)
+    assert Part.parse("3/8").holds(2)

@@ -118,7 +118,7 @@ def test_a_run_that_works_alone_and_one_that_works_with_others_do_not_start_besi
     monkeypatch.setattr("stepward.prm.dataset.claims._JOIN_WITHIN_S", 0.1)
     with (
         ShardStore.create_or_resume(tmp_path, MANIFEST),
-        pytest.raises(StoreError, match=r"works alone.*--together"),
+        pytest.raises(StoreError, match=r"works alone.*--shards"),
     ):
         ShardStore.create_or_resume(tmp_path, MANIFEST, together=True)
     with ShardStore.create_or_resume(tmp_path, MANIFEST, together=True):

@@ -38,6 +38,40 @@ async def directly(name: str, work: ShardWork) -> None:
     await work()
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The shards of one of several processes that label one folder together.
+
+    Attributes:
+        number: Which process this is, from 1, of ``of``; its shards are every ``of``-th.
+        lease_s: Claim shards by leases of so many seconds, where the file system has no locks between machines.
+    """
+
+    number: int
+    of: int
+    lease_s: float | None = None
+
+    @classmethod
+    def parse(cls, text: str, lease_s: float | None = None) -> "Part":
+        """From ``i/n``.
+
+        Raises:
+            ConfigError: It is not two whole numbers with 1 <= i <= n.
+        """
+        number, _, of = text.partition("/")
+        if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+            raise ConfigError([f"shards: {text!r} is not i/n with 1 <= i <= n, such as 3/8"])
+        if lease_s is not None and lease_s < 10:
+            raise ConfigError(
+                [f"lease_s: {lease_s} is too short for a clock and a busy disk; give 10 or more"]
+            )
+        return cls(int(number), int(of), lease_s)
+
+    def holds(self, index: int) -> bool:
+        """Whether a shard is one of this part's."""
+        return index % self.of == self.number - 1
+
+
 @dataclass(slots=True)
 class Progress:
     """What a run has done so far; the progress bar and the budget read it.
@@ -49,6 +83,8 @@ class Progress:
         outcomes: Solutions by outcome.
         skipped: Problems without rows, by reason.
         began: ``time.monotonic()`` at the start.
+        stopped: Why a budget ended the run, or None.
+        shards_left: Shards that other processes of the run have still to do.
     """
 
     total_problems: int
@@ -63,6 +99,7 @@ class Progress:
     skipped: dict[str, str] = field(default_factory=dict[str, str])
     began: float = field(default_factory=time.monotonic)
     stopped: str | None = None
+    shards_left: int = 0
 
     @property
     def solve_rate(self) -> float | None:
@@ -120,6 +157,7 @@ async def label(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    part: Part | None = None,
     through: Through = directly,
     watch: Watch = lambda progress: None,
 ) -> Progress:
@@ -129,6 +167,7 @@ async def label(
         config: The run.
         resume: Go on with what this run has finished in the folder.
         overwrite: Throw away what is in the folder.
+        part: Only this part, beside other processes that do the others. Whoever finishes last seals the folder.
         through: What runs a shard: ``directly``, or a Prefect task.
         watch: Called after each problem.
 
@@ -148,12 +187,20 @@ async def label(
     engines = build_engines(config)
     constants = await fix_constants(config, engines, problems, given)
     job = build_labeling(config, constants, engines)
-    progress = Progress(len(problems))
+    mine = [i for i in range(len(shards)) if part is None or part.holds(i)]
+    progress = Progress(sum(len(shards[i]) for i in mine))
     budget = Budget(progress, config.budget_tokens, config.budget_hours)
-    with ShardStore.create_or_resume(config.out, job.manifest, resume=resume, overwrite=overwrite) as store:
+    with ShardStore.create_or_resume(
+        config.out,
+        job.manifest,
+        resume=resume,
+        overwrite=overwrite,
+        together=part is not None,
+        lease_s=part.lease_s if part is not None else None,
+    ) as store:
         finished = store.finished()
-        progress.found = sum(len(shard) for i, shard in enumerate(shards) if i in finished)
-        pending = ((i, shard) for i, shard in enumerate(shards) if i not in finished)
+        progress.found = sum(len(shards[i]) for i in mine if i in finished)
+        pending = ((i, shards[i]) for i in mine if i not in finished)
         run = _Run(config, constants, job, store, progress, budget, given, watch)
         try:
             await _in_parallel(
@@ -163,7 +210,8 @@ async def label(
         finally:
             run.close()
             await job.close()
-        if progress.stopped is None:
+        progress.shards_left = len(shards) - len(store.finished())
+        if progress.stopped is None and (part is None or not progress.shards_left):
             store.seal(contamination=_contamination(config))
     return progress
 
@@ -201,11 +249,19 @@ class _Run:
         """Label and write one shard, through whatever runs shards."""
 
         async def work() -> None:
+            if not self.store.claim(index):
+                self.progress.found += len(problems)
+                return
             began = time.monotonic()
-            results = await (
-                self._in_process(index, problems) if self.pool is None else self._in_worker(problems)
-            )
+            try:
+                results = await (
+                    self._in_process(index, problems) if self.pool is None else self._in_worker(problems)
+                )
+            except BaseException:
+                self.store.give_back(index)
+                raise
             if results is None:
+                self.store.give_back(index)
                 return
             rows, rollouts = _joined(results)
             metrics = {"seconds": time.monotonic() - began, "tokens": float(sum(r.tokens for r in results))}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stepward.flows.config import LabelConfig
-from stepward.flows.label import Progress, Through, Watch, directly, label
+from stepward.flows.label import Part, Progress, Through, Watch, directly, label
 from stepward.flows.prefect_server import PrefectServer
 from stepward.flows.quickstart import Outcomes, Say, Sizes, quickstart
 from stepward.prm.errors import EngineError
@@ -22,14 +22,22 @@ _RETRY_DELAY_S = 5
 
 
 async def run_label(
-    config: LabelConfig, *, resume: bool, overwrite: bool, watch: Watch, server: PrefectServer | None
+    config: LabelConfig,
+    *,
+    resume: bool,
+    overwrite: bool,
+    watch: Watch,
+    server: PrefectServer | None,
+    part: Part | None = None,
 ) -> Progress:
     """Label as a Prefect flow, or without Prefect where ``server`` is None or does not come up."""
     if server is None or not await asyncio.to_thread(server.ready):
-        return await label(config, resume=resume, overwrite=overwrite, watch=watch)
+        return await label(config, resume=resume, overwrite=overwrite, part=part, watch=watch)
 
     async def body(through: Through) -> Progress:
-        return await label(config, resume=resume, overwrite=overwrite, watch=watch, through=through)
+        return await label(
+            config, resume=resume, overwrite=overwrite, part=part, watch=watch, through=through
+        )
 
     return await as_flow("label", _parameters(config), body)
 

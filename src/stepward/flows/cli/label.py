@@ -42,6 +42,13 @@ def label(
     batch_size: Annotated[int | None, Opt(help="Rollouts decoded at once")] = None,
     budget_tokens: Annotated[int | None, Opt(help="Stop at a problem boundary after so many tokens")] = None,
     budget_hours: Annotated[float | None, Opt(help="Stop at a problem boundary after so many hours")] = None,
+    shards: Annotated[
+        str | None,
+        Opt(help="i/n: only every n-th shard, beside processes that do the others (1/1: any free)"),
+    ] = None,
+    lease_s: Annotated[
+        float | None, Opt(help="With --shards on a file system without locks: seconds of a shard's lease")
+    ] = None,
     resume: Annotated[bool, Opt("--resume", help="Go on with what this run has finished")] = False,
     overwrite: Annotated[bool, Opt("--overwrite", help="Delete the dataset in the folder first")] = False,
     dry_run: Annotated[bool, Opt("--dry-run", help="Print what it would spend and write nothing")] = False,
@@ -81,16 +88,31 @@ def label(
 
         print(asyncio.run(plan_labeling(config)))
         return
-    _run(config, resume=resume, overwrite=overwrite, no_prefect=no_prefect)
+    _run(config, resume=resume, overwrite=overwrite, no_prefect=no_prefect, shards=shards, lease_s=lease_s)
 
 
-def _run(config: object, *, resume: bool, overwrite: bool, no_prefect: bool) -> None:
+def _run(
+    config: object,
+    *,
+    resume: bool,
+    overwrite: bool,
+    no_prefect: bool,
+    shards: str | None,
+    lease_s: float | None,
+) -> None:
     from stepward.flows.config import LabelConfig
+    from stepward.flows.label import Part
     from stepward.flows.prefect_server import PrefectServer
     from stepward.flows.resumption import nothing_left
+    from stepward.prm.errors import ConfigError
 
     assert isinstance(config, LabelConfig)
-    if resume and (done := nothing_left(config)):
+    part = Part.parse(shards, lease_s) if shards is not None else None
+    if part is not None and overwrite:
+        raise ConfigError(["--shards with --overwrite: the processes would delete each other's work"])
+    if lease_s is not None and part is None:
+        raise ConfigError(["--lease-s is for --shards i/n: a run that works alone locks the whole folder"])
+    if (resume or part is not None) and (done := nothing_left(config)):
         print(done)
         return
     server = None if no_prefect else PrefectServer().start()
@@ -99,9 +121,11 @@ def _run(config: object, *, resume: bool, overwrite: bool, no_prefect: bool) -> 
 
     with stoppable(), LabelBar() as bar:
         progress = asyncio.run(
-            run_label(config, resume=resume, overwrite=overwrite, watch=bar.update, server=server)
+            run_label(config, resume=resume, overwrite=overwrite, part=part, watch=bar.update, server=server)
         )
     print(summary(progress, config.out))
+    if part is not None and progress.shards_left:
+        print(f"  part {shards} is done; {progress.shards_left:,} shards are left to other processes")
     if progress.stopped is not None:
         print(f"stopped: {progress.stopped}; go on with --resume", file=sys.stderr)
         sys.exit(3)

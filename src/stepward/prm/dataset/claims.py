@@ -131,6 +131,6 @@ def lock_to_join(folder: Path) -> tuple[KernelLock, bool]:
         if time.monotonic() > end:
             raise StoreError(
                 f"{folder} is being written by a run that works alone ({lock.owner()}); wait for it or stop it. "
-                "To label one folder from several processes start all of them with --shards or --together"
+                "To label one folder from several processes start all of them with --shards i/n"
             )
         time.sleep(0.05)
