@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from stepward.labeling import fusion
+from stepward.labeling import fusion, grounded
 from stepward.labeling.dawid_skene import dawid_skene
-from stepward.labeling.evidence import SolutionLabels
+from stepward.labeling.evidence import SolutionEvidence, SolutionLabels
 from stepward.prm.errors import InputError
-from stepward.prm.types import Estimate, Reason, StepLabel, Verdict, VerdictKind
+from stepward.prm.types import Estimate, Outcome, Reason, StepLabel, Verdict, VerdictKind
 
 S, R, U = VerdictKind.SUPPORTED, VerdictKind.REFUTED, VerdictKind.UNKNOWN
 
@@ -63,8 +63,52 @@ def test_a_judge_that_could_not_tell_is_no_agreement_even_on_a_right_solution():
 
 def test_grounded_reward_is_the_codes_formula():
     # own +1 and last -1 are dropped; N = 2: (1*1 + -1*.5)/2 + 1/2 = .75
-    assert fusion.grounded_reward([1, 1, -1, -1], 1) == pytest.approx(0.75)
-    assert fusion.grounded_reward([1, -1], -1) == -1.0
+    assert grounded.code_reward([1, 1, -1, -1], 1) == pytest.approx(0.75)
+    assert grounded.code_reward([1, -1], -1) == -1.0
+
+
+def test_grounded_reward_in_the_papers_form_means_the_decayed_later_verdicts_and_adds_the_end():
+    # later verdicts 1, -1, -1: (1 - .9 - .81)/3 + 1 = .763333
+    assert grounded.paper_reward([1, 1, -1, -1], 1) == pytest.approx(0.7633333)
+    assert grounded.paper_reward([1], -1) == -1.0
+
+
+def evidence(found, outcome, draws, scores=()):
+    n = len(found)
+    return SolutionEvidence(n, (5,) * n, outcome, draws, tuple(found), scores)
+
+
+def test_grounded_labels_are_the_signs_of_decayed_sums_and_end_at_the_first_error():
+    # wrong solution of three steps, verdicts ok, refuted, none; one right rollout after step 0, faults elsewhere.
+    # node 2: own path (0,), F = -1: -1. node 1: own (-1, 0): no inner, -1; + .9 * -1 = -1.9.
+    # node 0: own (1, -1, 0): inner (-1,), N = 1: -1 - 1 = -2; rollout +1; + .9 * -1.9 = -2.71.
+    draws = ((), (Outcome.RIGHT,), (Outcome.ERROR,), ())
+    known = evidence(verdicts(S, R, None), Outcome.WRONG, draws)
+    assert grounded.backed_up(known, grounded.code_reward) == pytest.approx([-2.71, -1.9, -1.0])
+    result = fusion.RULES["grounded_code"].fuse(labels(1, 1, 0, first=2), known)
+    assert (hard(result), result.first_error) == ([0, None, None], 0)
+    assert [x.decided_by for x in result.labels] == ["grounded", "", ""]
+    # four right rollouts there lift the first step: -2.71 + 3 = .29; the error moves to the next
+    more = evidence(verdicts(S, R, None), Outcome.WRONG, ((), (Outcome.RIGHT,) * 4, (), ()))
+    assert hard(fusion.RULES["grounded_code"].fuse(labels(1, 1, 0, first=2), more)) == [1, 0, None]
+
+
+def test_grounded_says_nothing_where_no_path_had_an_end():
+    known = evidence(verdicts(S, R), Outcome.UNDECIDED, ((), (Outcome.TIMEOUT,), ()))
+    result = fusion.RULES["grounded_paper"].fuse(labels(1, 0, first=1), known)
+    assert (hard(result), result.first_error, result.decided) == ([None, None], None, False)
+
+
+def test_posterior_labels_name_every_source_that_spoke_on_their_step():
+    steps = tuple(StepLabel(h, decided_by="posterior") for h in (1, 0))
+    found = SolutionLabels((Estimate(),) * 3, steps, 1)
+    tools = evidence(verdicts(U, R), Outcome.WRONG, ((), (), ()))
+    result = fusion.RULES["posterior"].fuse(found, tools)
+    assert [x.decided_by for x in result.labels] == ["posterior", "posterior+arithmetic"]
+    assert hard(result) == [1, 0]
+    hints = evidence(verdicts(None, None), Outcome.WRONG, ((), (), ()), (0.9, 0.1))
+    result = fusion.RULES["posterior"].fuse(found, hints)
+    assert [x.decided_by for x in result.labels] == ["posterior+hint"] * 2
 
 
 def test_dawid_skene_finds_the_good_source_without_any_truth():

@@ -14,9 +14,9 @@ from stepward.flows.logged import replay_of
 from stepward.flows.verify import verifier_named
 from stepward.labeling.allocation.no_rollouts import NoRollouts
 from stepward.labeling.allocation.registry import make_allocation
-from stepward.labeling.annotate import Engines, Labeling, StepVerifier
 from stepward.labeling.estimators.registry import make_estimator
 from stepward.labeling.evidence import AllocationRule, LabelingConstants
+from stepward.labeling.plan import Engines, Labeling, StepVerifier
 from stepward.labeling.policies.embedded import embedded_folder
 from stepward.labeling.policies.registry import load_policy, policy_names
 from stepward.prm.dataset.manifest import Manifest, config_hash

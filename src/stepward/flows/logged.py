@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepward.labeling.annotate import GivenSolution
+from stepward.labeling.plan import GivenSolution
 from stepward.labeling.policies.replay import LoggedRollout, ReplayPolicy, load_replay, replay_policy
 from stepward.prm.errors import ConfigError
 from stepward.prm.problems import BroughtSolution, read_solutions

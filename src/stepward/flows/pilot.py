@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from stepward.flows.config import LabelConfig
 from stepward.labeling.allocation.information_gain import scale_free_price
-from stepward.labeling.annotate import Engines, GivenSolution
 from stepward.labeling.evidence import LabelingConstants
+from stepward.labeling.plan import Engines, GivenSolution
 from stepward.prm.dataset.folder import stored_manifest
 from stepward.prm.errors import InputError
 from stepward.prm.policy import SampleRequest

@@ -1,110 +1,38 @@
 """Problems -> labelled solutions. The one door that flows use.
 
-For one problem: sample solutions (or take the user's), grade them, then let the allocation ask for rollouts
-round by round until it has enough, grade those, and derive labels from the counts. Problems are independent
-of one another, so any number may be in flight; a decision about a problem reads only that problem's results,
-in request order, whatever finishes first.
+For one problem: sample solutions (or take the user's), decide their outcomes, let tools, judge and reward model
+look at the steps, then let the allocation ask for rollouts round by round until it has enough, grade those, derive
+labels from the counts, and fuse them with what the others said. Problems are independent of one another, so any
+number may be in flight; a decision about a problem reads only that problem's results, in request order, whatever
+finishes first.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
-from stepward.labeling.evidence import AllocationRule, Draw, Estimator, SolutionEvidence
-from stepward.prm.errors import EngineError, ReplayExhausted
-from stepward.prm.policy import Policy, SampleRequest
+from stepward.labeling.drawing import cut, draw_all, encode, graded, sample_solutions, solution_id
+from stepward.labeling.evidence import Draw, SolutionEvidence
+from stepward.labeling.hard_luck import given_up, marks_of, solve_rate_mark
+from stepward.labeling.outcomes import Basis, Draft, from_answers, from_consensus, from_votes
+from stepward.labeling.plan import Engines, GivenSolution, Labeling
+from stepward.labeling.source_quality import read_through
+from stepward.prm.policy import SampleRequest
 from stepward.prm.seeds import derive_seed
-from stepward.prm.steps import StepFormat
 from stepward.prm.types import (
+    Allocation,
     Counts,
     FinishReason,
     LabeledSolution,
-    LabelerInfo,
     Outcome,
-    PolicyInfo,
     Prefix,
     Problem,
     Rollout,
-    Sampler,
     Solution,
-    Step,
+    StepLabel,
     TokenIds,
     Verdict,
 )
-
-
-class Graded(Protocol):
-    """What grading gives back (``verifiers.answer.Grade``)."""
-
-    @property
-    def outcome(self) -> Outcome: ...
-
-    @property
-    def answer(self) -> str | None: ...
-
-
-class Grader(Protocol):
-    """Decides the outcome of a whole solution text (``verifiers.answer.Grader``)."""
-
-    async def grade(self, problem: Problem, text: str, finish_reason: FinishReason) -> Graded: ...
-
-
-StepVerifier = Callable[[Problem, Sequence[str]], Awaitable[Sequence[tuple[Verdict, ...]]]]
-"""Tool verdicts for each step of a solution, given the problem and the step texts."""
-
-PromptRenderer = Callable[[Problem], TokenIds]
-"""A problem's prompt as token ids (``prm.prompts``, bound to the policy's tokenizer)."""
-
-
-@dataclass(frozen=True, slots=True)
-class GivenSolution:
-    """A solution that the user already has: a text, or a list of steps, and who wrote it."""
-
-    problem_id: str
-    steps: tuple[str, ...]
-    text: str | None = None
-    generator: str = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Labeling:
-    """All that shapes a row, apart from the engines.
-
-    Attributes:
-        num_solutions: Solutions to sample a problem; those given by the user come instead.
-        sampler: For solutions.
-        rollout_sampler: For rollouts.
-        step_format: Where steps begin and end.
-        allocation: Which prefix gets the next rollout.
-        estimator: Counts -> labels.
-        seed: The run's seed.
-        labeler: Name, version and config hash for the rows.
-        policy_info: Who samples solutions, with sampler and prompt hash filled in.
-        completer_info: Who samples rollouts, likewise.
-    """
-
-    num_solutions: int
-    sampler: Sampler
-    rollout_sampler: Sampler
-    step_format: StepFormat
-    allocation: AllocationRule
-    estimator: Estimator
-    seed: int
-    labeler: LabelerInfo
-    policy_info: PolicyInfo
-    completer_info: PolicyInfo
-
-
-@dataclass(frozen=True, slots=True)
-class Engines:
-    """Who does the work: handed in, never made here."""
-
-    policy: Policy
-    completer: Policy
-    render: PromptRenderer
-    grader: Grader
-    verify_steps: StepVerifier | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +63,21 @@ class _Work:
     solution: Solution
     prefixes: tuple[Prefix, ...]
     verdicts: tuple[tuple[Verdict, ...], ...]
+    scores: tuple[float, ...] = ()
     draws: list[list[Rollout]] = field(default_factory=list[list[Rollout]])
 
-    def evidence(self, on_policy: bool) -> SolutionEvidence:
+    def evidence(self, on_policy: bool, plan: Labeling, *, everything: bool = False) -> SolutionEvidence:
+        """What is known; returns alone where the fusion keeps them apart from verdicts and hints."""
+        told = everything or plan.fusion.in_posterior
+        scores = self.scores if told or plan.allocation.kind is Allocation.TWO_FIDELITY else ()
+        hint = plan.constants.hint
         return SolutionEvidence(
             num_steps=len(self.solution.steps),
             step_tokens=tuple(len(s.token_ids) for s in self.solution.steps),
             outcome=self.solution.outcome or Outcome.ERROR,
             draws=tuple(tuple(_outcome(r) for r in at_prefix) for at_prefix in self.draws),
-            verdicts=self.verdicts,
+            verdicts=self.verdicts if told else (),
+            prm_scores=read_through(hint, scores) if hint is not None and scores else scores,
             on_policy=on_policy,
         )
 
@@ -154,7 +88,8 @@ async def annotate(
     """Label the solutions of one problem.
 
     Args:
-        problem: The problem. Without gold its solutions are kept with outcome ``NO_GOLD`` and cost no rollouts.
+        problem: The problem. Where nothing can be compared with (no gold, no majority) its solutions are kept with
+            outcome ``NO_GOLD`` and cost no rollouts.
         plan: What shapes the rows.
         engines: Policy, completer, prompt, grader, step verifiers.
         given: The user's solutions of this problem; None samples ``plan.num_solutions``.
@@ -171,92 +106,103 @@ async def annotate(
             problem,
             skipped=f"prompt of {len(prompt)} tokens does not fit the context of {engines.policy.context_length}",
         )
+    samples: list[Rollout] = []
+    exhausted = 0
     if given is None:
-        samples, exhausted = await _sample_solutions(problem, prompt, plan, engines)
-        solutions = [_cut(problem, i, r, plan, engines) for i, r in enumerate(samples)]
+        samples, exhausted = await sample_solutions(problem, prompt, plan, engines)
+        drafted = [cut(problem, r, plan, engines) for r in samples]
+        texts = [(r.text, r.finish_reason) for r in samples]
     else:
-        samples, exhausted = [], 0
-        solutions = [await _encode(problem, i, g, plan, engines) for i, g in enumerate(given)]
-    works = [await _start(problem, prompt, s, engines) for s in solutions if s.steps]
-    on_policy = given is None and plan.policy_info == plan.completer_info
-    if problem.answers:
-        exhausted += await _run_allocation(problem, plan, engines, works, on_policy)
-    return _rows(problem, prompt, plan, engines, works, samples, exhausted, on_policy)
-
-
-async def _sample_solutions(
-    problem: Problem, prompt: TokenIds, plan: Labeling, engines: Engines
-) -> tuple[list[Rollout], int]:
-    """Graded samples in index order, and how many a replay log could not serve."""
-    root = Prefix(problem.id, prompt)
-    requests = [
-        SampleRequest(
-            root, plan.sampler, derive_seed(plan.seed, problem.id, "solution", i), i, want_logprobs=True
-        )
-        for i in range(plan.num_solutions)
+        encoded = [encode(problem, i, g, plan, engines) for i, g in enumerate(given)]
+        drafted, texts = [s for s, _ in encoded], [(text, FinishReason.STOP) for _, text in encoded]
+    drafts = [Draft(t, f, tuple(x.text for x in s.steps)) for s, (t, f) in zip(drafted, texts, strict=True)]
+    basis = await _basis(problem, plan, engines, drafts)
+    solutions = [_with_outcome(s, basis, i, plan) for i, s in enumerate(drafted)]
+    samples = [
+        r if r.outcome is not None else replace(r, outcome=s.outcome, answer=s.final_answer)
+        for r, s in zip(samples, solutions, strict=False)
     ]
-    drawn = await _draw_all(engines.policy, requests)
-    graded = [await _grade(problem, r, r.text, engines.grader) for r in drawn if r is not None]
-    return graded, sum(r is None for r in drawn)
+    works = await _start(problem, prompt, solutions, basis, engines)
+    on_policy = given is None and plan.policy_info == plan.completer_info
+    uniform = solve_rate_mark([r.outcome for r in samples], at_least=max(plan.uniform_from, 2))
+    if basis.reference.answers and not (plan.uniform_from and uniform):
+        exhausted += await _run_allocation(problem, basis.reference, plan, engines, works, on_policy)
+    return _rows(problem, basis.reference, prompt, plan, engines, works, samples, exhausted, on_policy)
 
 
-def _cut(problem: Problem, index: int, sample: Rollout, plan: Labeling, engines: Engines) -> Solution:
-    steps = plan.step_format.split_ids(sample.token_ids, engines.policy.tokenizer, sample.logprobs)
-    return Solution(
-        id=_solution_id(problem, index),
-        problem_id=problem.id,
-        steps=steps,
-        seed=sample.seed,
-        outcome=sample.outcome,
-        final_answer=sample.answer,
-        finish_reason=sample.finish_reason,
+async def _basis(problem: Problem, plan: Labeling, engines: Engines, drafts: Sequence[Draft]) -> Basis:
+    if plan.outcomes_from == "votes":
+        return await from_votes(problem, drafts, engines.grader)
+    if plan.outcomes_from == "spark":
+        if engines.reviews is None:
+            raise ValueError(
+                f"labelling problem {problem.id}: outcomes from 'spark' need a judge; hand one in"
+            )
+        return await from_consensus(problem, drafts, engines.grader, engines.reviews)
+    return await from_answers(problem, drafts, engines.grader)
+
+
+def _with_outcome(solution: Solution, basis: Basis, index: int, plan: Labeling) -> Solution:
+    found = basis.found[index]
+    source = plan.outcomes_from
+    if solution.outcome is not None or solution.finish_reason is FinishReason.ABORT:
+        # The engine failed: neither votes nor a judge say anything of half a text.
+        return replace(solution, outcome=solution.outcome or Outcome.ERROR, outcome_from=source)
+    return replace(
+        solution,
+        outcome=found.outcome,
+        final_answer=found.answer,
+        outcome_from=source,
+        outcome_share=found.share,
     )
 
 
-async def _encode(
-    problem: Problem, index: int, given: GivenSolution, plan: Labeling, engines: Engines
-) -> Solution:
-    """A solution from elsewhere: encoded once with the completer's tokenizer, and marked so."""
-    tokenizer = engines.completer.tokenizer
-    if given.text is not None:
-        steps = plan.step_format.split_ids(tokenizer.encode(given.text), tokenizer)
-        text = given.text
-    else:
-        texts = [t for t in given.steps if t.strip()]
-        ids = plan.step_format.encode_steps(texts, tokenizer)
-        steps = tuple(Step(text, i) for text, i in zip(texts, ids, strict=True))
-        text = plan.step_format.separator.join(texts)
-    grade = await engines.grader.grade(problem, text, FinishReason.STOP)
-    return Solution(
-        id=_solution_id(problem, index),
-        problem_id=problem.id,
-        steps=steps,
-        outcome=grade.outcome,
-        final_answer=grade.answer,
-        ids_from="encoded",
-    )
-
-
-async def _start(problem: Problem, prompt: TokenIds, solution: Solution, engines: Engines) -> _Work:
-    prefixes = [Prefix(problem.id, prompt)]
-    ids: TokenIds = ()
-    for t, step in enumerate(solution.steps):
-        ids += step.token_ids
-        prefixes.append(Prefix(problem.id, prompt, ids, t + 1))
-    verdicts: tuple[tuple[Verdict, ...], ...] = tuple(() for _ in solution.steps)
+async def _start(
+    problem: Problem, prompt: TokenIds, solutions: Sequence[Solution], basis: Basis, engines: Engines
+) -> list[_Work]:
+    """The solutions that have steps, with what tools, judge and reward model say of them."""
+    kept = [i for i, s in enumerate(solutions) if s.steps]
+    texts = [[x.text for x in solutions[i].steps] for i in kept]
+    verdicts: list[Sequence[tuple[Verdict, ...]]] = [[() for _ in t] for t in texts]
     if engines.verify_steps is not None:
-        verdicts = tuple(await engines.verify_steps(problem, [s.text for s in solution.steps]))
-    return _Work(solution, tuple(prefixes), verdicts, [[] for _ in prefixes])
+        verdicts = list(await asyncio.gather(*(engines.verify_steps(problem, t) for t in texts)))
+    scores: list[tuple[float, ...]] = [()] * len(kept)
+    if engines.reward_model is not None and kept:
+        found = await asyncio.to_thread(engines.reward_model.score, [problem] * len(kept), texts)
+        scores = [tuple(round(p, 4) for p in row) for row in found]
+    works: list[_Work] = []
+    for i, at_steps, row in zip(kept, verdicts, scores, strict=True):
+        prefixes = [Prefix(problem.id, prompt)]
+        ids: TokenIds = ()
+        for t, step in enumerate(solutions[i].steps):
+            ids += step.token_ids
+            prefixes.append(Prefix(problem.id, prompt, ids, t + 1))
+        by_judge = basis.found[i].verdicts or [()] * len(at_steps)
+        both = tuple((*a, *b) for a, b in zip(at_steps, by_judge, strict=True))
+        works.append(_Work(solutions[i], tuple(prefixes), both, row, [[] for _ in prefixes]))
+    return works
 
 
 async def _run_allocation(
-    problem: Problem, plan: Labeling, engines: Engines, works: list[_Work], on_policy: bool
+    problem: Problem,
+    reference: Problem,
+    plan: Labeling,
+    engines: Engines,
+    works: list[_Work],
+    on_policy: bool,
 ) -> int:
-    """Draw what the allocation asks for, round by round. Returns draws that a replay log could not serve."""
+    """Draw what the allocation asks for, round by round. Returns draws that a replay log could not serve.
+
+    A solution is given up where none of its first rollouts can be judged: the others would not be either.
+    """
     exhausted = 0
-    while draws := plan.allocation.next_draws([w.evidence(on_policy) for w in works]):
+    while asked := plan.allocation.next_draws([w.evidence(on_policy, plan) for w in works]):
+        lost = [given_up(w.draws, plan.unfinished_as_wrong) for w in works]
+        draws = [d for d in asked if not lost[d.solution]]
+        if not draws:
+            break
         requests = _requests(problem, plan, works, draws)
-        drawn = await _draw_all(engines.completer, requests)
+        drawn = await draw_all(engines.completer, requests)
         for draw, request, rollout in zip(draws, requests, drawn, strict=True):
             if rollout is None:
                 exhausted += 1
@@ -264,7 +210,7 @@ async def _run_allocation(
             tokenizer = engines.completer.tokenizer
             text = tokenizer.decode(request.prefix.solution_ids + rollout.token_ids)
             works[draw.solution].draws[draw.prefix].append(
-                await _grade(problem, rollout, text, engines.grader)
+                await graded(reference, rollout, text, engines.grader)
             )
         if all(r is None for r in drawn):
             break
@@ -292,41 +238,9 @@ def _requests(
     return requests
 
 
-async def _draw_all(policy: Policy, requests: Sequence[SampleRequest]) -> list[Rollout | None]:
-    """All rollouts in request order; None where a replay log has none left."""
-
-    async def draw(request: SampleRequest) -> Rollout | None:
-        try:
-            return await policy.sample(request)
-        except ReplayExhausted:
-            return None
-        except EngineError as fault:
-            raise EngineError(
-                f"sampling for problem {request.prefix.problem_id} at prefix {request.prefix.num_steps}: {fault}",
-                retryable=fault.retryable,
-            ) from fault
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(draw(r)) for r in requests]
-    except ExceptionGroup as faults:
-        # The group has cancelled the other requests; one engine fault says what the others would.
-        raise faults.exceptions[0] from faults
-    return [t.result() for t in tasks]
-
-
-async def _grade(problem: Problem, rollout: Rollout, text: str, grader: Grader) -> Rollout:
-    """The rollout with its outcome; a rollout that failed in the engine keeps the outcome ``ERROR``."""
-    if rollout.outcome is not None:
-        return rollout
-    if rollout.finish_reason is FinishReason.ABORT:
-        return replace(rollout, outcome=Outcome.ERROR)
-    grade = await grader.grade(problem, text, rollout.finish_reason)
-    return replace(rollout, outcome=grade.outcome, answer=grade.answer)
-
-
 def _rows(
     problem: Problem,
+    reference: Problem,
     prompt: TokenIds,
     plan: Labeling,
     engines: Engines,
@@ -336,13 +250,18 @@ def _rows(
     on_policy: bool,
 ) -> ProblemResult:
     counts = [_prefix_counts(w, samples) for w in works]
-    labels = plan.estimator.estimate([w.evidence(on_policy) for w in works], counts)
+    returns = plan.estimator.estimate([w.evidence(on_policy, plan) for w in works], counts)
+    labels = [
+        plan.fusion.fuse(found, w.evidence(on_policy, plan, everything=True))
+        for found, w in zip(returns, works, strict=True)
+    ]
+    root = [r.outcome for r in samples] + [r.outcome for w in works for r in w.draws[0]]
     rows: list[LabeledSolution] = []
     # A sample that is no solution (blank text) has no row but stays among the draws and the cost.
-    rollouts = [(_solution_id(problem, s.index), s) for s in samples]
+    rollouts = [(solution_id(problem, s.index), s) for s in samples]
     for work, derived in zip(works, labels, strict=True):
         drawn = [r for at_prefix in work.draws for r in at_prefix]
-        own = [s for s in samples if _solution_id(problem, s.index) == work.solution.id]
+        own = [s for s in samples if solution_id(problem, s.index) == work.solution.id]
         rollouts += [(work.solution.id, r) for r in drawn]
         own_tokens = sum(len(s.token_ids) for s in own)
         rows.append(
@@ -350,7 +269,7 @@ def _rows(
                 problem=problem,
                 solution=work.solution,
                 prefixes=derived.estimates,
-                labels=derived.labels,
+                labels=_with_hints(derived.labels, work.scores),
                 first_error=derived.first_error,
                 policy=plan.policy_info,
                 completer=plan.completer_info,
@@ -360,11 +279,22 @@ def _rows(
                 prompt_tokens=len(prompt),
                 generated_tokens=own_tokens + sum(len(r.token_ids) for r in drawn),
                 labeler=plan.labeler,
+                marks=marks_of(
+                    root,
+                    work.draws,
+                    on_policy=on_policy,
+                    no_majority=plan.outcomes_from != "answers" and not reference.answers,
+                    unfinished_as_wrong=plan.unfinished_as_wrong,
+                ),
             )
         )
     tokens = sum(len(r.token_ids) for _, r in rollouts)
     skipped = None if rows else "no solution with a step in it"
     return ProblemResult(problem, tuple(rows), tuple(rollouts), tokens, exhausted, skipped)
+
+
+def _with_hints(labels: Sequence[StepLabel], scores: Sequence[float]) -> tuple[StepLabel, ...]:
+    return tuple(replace(x, hint=p) for x, p in zip(labels, scores, strict=True)) if scores else tuple(labels)
 
 
 def _prefix_counts(work: _Work, samples: Sequence[Rollout]) -> list[Counts]:
@@ -374,10 +304,6 @@ def _prefix_counts(work: _Work, samples: Sequence[Rollout]) -> list[Counts]:
     own = replace(Counts(n_unique=1), **{(work.solution.outcome or Outcome.ERROR).value: 1})
     counts[last] = _add(counts[last], own) if counts[last].total else own
     return counts
-
-
-def _solution_id(problem: Problem, index: int) -> str:
-    return f"{problem.id}-{index}"
 
 
 def _add(a: Counts, b: Counts) -> Counts:

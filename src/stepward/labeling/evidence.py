@@ -6,9 +6,12 @@ the stored rows, so that both can run again without a model.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from stepward.prm.types import Allocation, Counts, Estimate, Outcome, StepLabel, Verdict
+
+if TYPE_CHECKING:
+    from stepward.labeling.changepoint.hints import HintModel  # it reads this module
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +121,11 @@ class LabelingConstants:
         axis_weights: Grid weights by axis name after empirical-Bayes refit; empty = the priors.
         precision: Measured precision by verifier name.
         recall: Measured recall by verifier name.
+        hint: How a reward model's score speaks of a step; None = the score is taken as a calibrated P(right).
     """
 
     price: float = 4.2e-5
     axis_weights: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
     precision: dict[str, float] = field(default_factory=dict[str, float])
     recall: dict[str, float] = field(default_factory=dict[str, float])
+    hint: "HintModel | None" = None

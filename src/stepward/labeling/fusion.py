@@ -1,22 +1,41 @@
-"""Returns + tool verdicts + judge -> one label a step, and what decided it.
+"""Returns + tool verdicts + judge + hints -> one label a step, and what decided it.
 
 Each rule takes the labels that rollouts gave and the verdicts on the steps, and gives labels of the same shape.
 ``supported`` never makes a step right: most wrong steps hold true arithmetic and a wrong set-up. An ``unknown``
-verdict changes nothing. Evidence as likelihood within the posterior itself is ``estimators.changepoint``.
+verdict changes nothing. ``posterior`` alone lets the estimator itself read verdicts and hints, as likelihoods of
+the change-point chain; for every other rule the returns are a source of their own and see none of them.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from stepward.labeling.evidence import SolutionLabels
+from stepward.labeling.evidence import SolutionEvidence, SolutionLabels
+from stepward.labeling.grounded import backed_up, code_reward, paper_reward
 from stepward.prm.errors import ConfigError
 from stepward.prm.types import StepLabel, Verdict, VerdictKind
 
 Verdicts = Sequence[tuple[Verdict, ...]]
-FusionRule = Callable[[SolutionLabels, Verdicts], SolutionLabels]
 
 JUDGE = "judge"
 CONSENSUS, DISAGREEMENT = "consensus", "no consensus"
+HINT = "hint"
+
+
+@dataclass(frozen=True, slots=True)
+class FusionRule:
+    """A rule by name.
+
+    Attributes:
+        name: As a configuration names it.
+        fuse: (the estimator's labels, all that is known of the solution) -> labels with verdicts attached.
+        in_posterior: The estimator reads verdicts and hints itself.
+        needs_verdicts: Without verdicts the rule says nothing that returns do not say.
+    """
+
+    name: str
+    fuse: Callable[[SolutionLabels, SolutionEvidence], SolutionLabels]
+    in_posterior: bool = False
+    needs_verdicts: bool = True
 
 
 def returns_alone(labels: SolutionLabels, verdicts: Verdicts) -> SolutionLabels:
@@ -73,29 +92,59 @@ def consensus(labels: SolutionLabels, verdicts: Verdicts, *, judge: str = JUDGE)
     return _with(labels, verdicts, hard, labels.first_error, dict.fromkeys(range(last + 1), CONSENSUS))
 
 
-def grounded_reward(verdicts: Sequence[int], final: int) -> float:
-    """GroundedPRM's reward of one simulated path, as its code computes it.
+def posterior(labels: SolutionLabels, evidence: SolutionEvidence) -> SolutionLabels:
+    """Labels of a posterior that has read verdicts and hints: each names the sources that spoke on its step."""
+    named: dict[int, str] = {}
+    for t, (label, at_step) in enumerate(_pairs(labels, evidence.verdicts)):
+        spoke = [v.verifier for v in at_step if v.kind is not VerdictKind.UNKNOWN]
+        spoke += [HINT] if evidence.prm_scores else []
+        if label.label is not None and spoke:
+            named[t] = "+".join(dict.fromkeys([label.decided_by, *spoke]))
+    return _with(labels, evidence.verdicts, [x.label for x in labels.labels], labels.first_error, named)
 
-    R = (1/N) sum_{i=0}^{N-1} v_i (N - i)/N + (1/N) F, over the N verdicts that remain when the expanded node's own
-    and the last are dropped; F's coefficient is 1 where none remains. ``selection.backup_decayed`` spreads it.
 
-    Args:
-        verdicts: +1 or -1 for each step of the simulated path, the expanded node's own first.
-        final: +1 where the final answer is right, else -1.
+def grounded(
+    labels: SolutionLabels, evidence: SolutionEvidence, reward: Callable[[Sequence[int], int], float]
+) -> SolutionLabels:
+    """GroundedPRM's hybrid (Zhang et al. 2025, arXiv 2510.14942): the sign of the backed-up rewards of a step.
+
+    The solution's own continuation is the verified path from each of its nodes, every rollout a path without
+    verdicts. A step whose sum is 0, or that nothing reached, has no label. Labels after the first 0 are unknown:
+    GroundedPRM cuts there. Values of prefixes stay those of the returns.
     """
-    inner = verdicts[1:-1]
-    n = len(inner)
-    if n == 0:
-        return float(final)
-    return sum(v * (n - i) / n for i, v in enumerate(inner)) / n + final / n
+    sums = backed_up(evidence, reward)
+    signs = [None if s is None or s == 0 else int(s > 0) for s in sums]
+    first = next((t for t, s in enumerate(signs) if s == 0), None)
+    hard = [s if first is None or t <= first else None for t, s in enumerate(signs)]
+    before = hard if first is None else hard[:first]
+    decided = None not in before
+    by = {t: GROUNDED for t, h in enumerate(hard) if h is not None}
+    cleared = replace(labels, labels=tuple(replace(x, decided_by="") for x in labels.labels), decided=decided)
+    return _with(cleared, evidence.verdicts, hard, first if decided else None, by)
 
 
-RULES: dict[str, FusionRule] = {
-    "returns": returns_alone,
-    "veto": veto,
-    "intersect": intersect,
-    "consensus": consensus,
+GROUNDED = "grounded"
+
+
+def _of_verdicts(
+    rule: Callable[[SolutionLabels, Verdicts], SolutionLabels],
+) -> Callable[[SolutionLabels, SolutionEvidence], SolutionLabels]:
+    return lambda labels, evidence: rule(labels, evidence.verdicts)
+
+
+RULES: Mapping[str, FusionRule] = {
+    rule.name: rule
+    for rule in (
+        FusionRule("returns", _of_verdicts(returns_alone), needs_verdicts=False),
+        FusionRule("posterior", posterior, in_posterior=True, needs_verdicts=False),
+        FusionRule("veto", _of_verdicts(veto)),
+        FusionRule("intersect", _of_verdicts(intersect)),
+        FusionRule("consensus", _of_verdicts(consensus)),
+        FusionRule("grounded_code", lambda labels, evidence: grounded(labels, evidence, code_reward)),
+        FusionRule("grounded_paper", lambda labels, evidence: grounded(labels, evidence, paper_reward)),
+    )
 }
+"""All fusion rules by name."""
 
 
 def fusion_rule(name: str) -> FusionRule:

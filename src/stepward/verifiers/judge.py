@@ -98,10 +98,13 @@ class Judge:
         Raises:
             EngineError: Where no request to the policy can succeed.
         """
-        votes = await self.votes(problem, steps)
+        return self.verdicts(await self.votes(problem, steps), len(steps))
+
+    def verdicts(self, votes: Votes, num_steps: int) -> list[tuple[Verdict, ...]]:
+        """The verdicts that votes give, one a step; all unknown where the votes are a fault."""
         version = self.version
         if votes.fault:
-            return [(unknown(NAME, version, votes.reason, votes.fault),) for _ in steps]
+            return [(unknown(NAME, version, votes.reason, votes.fault),)] * num_steps
         return [(self._verdict(step, version),) for step in votes.steps]
 
     async def votes(self, problem: Problem, steps: Sequence[str]) -> Votes:

@@ -1,0 +1,90 @@
+"""What a labelling is given: everything that shapes a row, and who does the work."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from stepward.labeling.evidence import AllocationRule, Estimator, LabelingConstants
+from stepward.labeling.fusion import RULES, FusionRule
+from stepward.labeling.outcomes import Grader, OutcomesFrom, Reviews
+from stepward.prm.policy import Policy, RewardModel
+from stepward.prm.steps import StepFormat
+from stepward.prm.types import LabelerInfo, PolicyInfo, Problem, Sampler, TokenIds, Verdict
+
+StepVerifier = Callable[[Problem, Sequence[str]], Awaitable[Sequence[tuple[Verdict, ...]]]]
+"""Tool verdicts for each step of a solution, given the problem and the step texts."""
+
+PromptRenderer = Callable[[Problem], TokenIds]
+"""A problem's prompt as token ids (``prm.prompts``, bound to the policy's tokenizer)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSolution:
+    """A solution that the user already has: a text, or a list of steps, and who wrote it."""
+
+    problem_id: str
+    steps: tuple[str, ...]
+    text: str | None = None
+    generator: str = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Labeling:
+    """All that shapes a row, apart from the engines.
+
+    Attributes:
+        num_solutions: Solutions to sample a problem; those given by the user come instead.
+        sampler: For solutions.
+        rollout_sampler: For rollouts.
+        step_format: Where steps begin and end.
+        allocation: Which prefix gets the next rollout.
+        estimator: Counts -> labels.
+        seed: The run's seed.
+        labeler: Name, version and config hash for the rows.
+        policy_info: Who samples solutions, with sampler and prompt hash filled in.
+        completer_info: Who samples rollouts, likewise.
+        fusion: How verdicts and hints enter the labels.
+        outcomes_from: What outcomes rest on.
+        constants: What a pilot fixed; a reward model's scores are read through ``constants.hint``.
+        uniform_from: Draws from the bare problem from which one whose draws are all right, or all wrong, gets no
+            rollouts; 0 = never.
+        unfinished_as_wrong: Draws without an answer count as wrong, so that they tell something.
+    """
+
+    num_solutions: int
+    sampler: Sampler
+    rollout_sampler: Sampler
+    step_format: StepFormat
+    allocation: AllocationRule
+    estimator: Estimator
+    seed: int
+    labeler: LabelerInfo
+    policy_info: PolicyInfo
+    completer_info: PolicyInfo
+    fusion: FusionRule = RULES["returns"]
+    outcomes_from: OutcomesFrom = "answers"
+    constants: LabelingConstants = field(default_factory=LabelingConstants)
+    uniform_from: int = 8
+    unfinished_as_wrong: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """Who does the work: handed in, never made here.
+
+    Attributes:
+        policy: Samples solutions.
+        completer: Samples rollouts.
+        render: A problem's prompt.
+        grader: Outcome of a text.
+        verify_steps: Tools, and the judge where it is one of them.
+        reward_model: Scores every step before the first rollout; its scores are hints.
+        reviews: The judge whose consensus decides outcomes (SPARK).
+    """
+
+    policy: Policy
+    completer: Policy
+    render: PromptRenderer
+    grader: Grader
+    verify_steps: StepVerifier | None = None
+    reward_model: RewardModel | None = None
+    reviews: Reviews | None = None
