@@ -29,6 +29,11 @@ class StandIn:
         sessions: Their session headers.
         vocab_size: Sampled ids are below it.
         delay_s: Pause before every answer.
+        obeys: Its "model" is one that the sampler reaches: temperature 0 and top_k 1 are greedy (the seed counts for
+            nothing), a token depends on the ids before it, scoring agrees with sampling. Faults of it by name:
+            ``ignores_seed``, ``seeds_by_place``, ``ignores_temperature``, ``ignores_top_k``, ``adds_start``,
+            ``hides_stop``, ``wrong_limit``, ``counts_no_cache``, ``scores_tempered``.
+        unlike: Those faults.
     """
 
     model: str = "stand-in"
@@ -40,6 +45,8 @@ class StandIn:
     sessions: list[str] = field(default_factory=list)
     vocab_size: int = 256
     delay_s: float = 0.0
+    obeys: bool = False
+    unlike: frozenset[str] = frozenset()
     keep_bodies: bool = True
     served: int = 0
     open_connections: int = 0
@@ -47,6 +54,8 @@ class StandIn:
     in_flight: int = 0
     most_in_flight: int = 0
     _server: asyncio.Server | None = None
+    _place: int = 0
+    _blocks: set[tuple[int, ...]] = field(default_factory=set)
 
     async def start(self) -> str:
         """Listen on a free port of the loopback; gives back the base URL."""
@@ -68,6 +77,54 @@ class StandIn:
             + 33
             for i in range(count)
         ]
+
+    def _obeyed(self, body: Json, count: int) -> list[int]:
+        """Token by token: each from the ids before it and the seed, whatever was the prompt and what was sampled."""
+        prompt = list(body["prompt"])
+        greedy = (body["temperature"] == 0 and "ignores_temperature" not in self.unlike) or (
+            body.get("top_k") == 1 and "ignores_top_k" not in self.unlike
+        )
+        seed: Any = "greedy" if greedy else body["seed"]
+        if "ignores_seed" in self.unlike:
+            seed = 0
+        if "seeds_by_place" in self.unlike and not greedy:
+            self._place = (self._place + 1) % 16
+            return [self._token(self._place, str(i)) for i in range(count)]
+        if "adds_start" in self.unlike:
+            prompt = [1, *prompt]
+        ids: list[int] = []
+        for _ in range(count):
+            ids.append(self._token(seed, str(prompt + ids)))
+        return ids
+
+    def _token(self, seed: Any, context: str) -> int:
+        digest = hashlib.blake2b(f"{seed}|{context}".encode(), digest_size=4).digest()
+        # One of the printable bytes of the tests' tokenizer, so that text and offsets are plain.
+        return int.from_bytes(digest) % 90 + 5
+
+    def _logprob(self, context: list[int], token: int) -> float:
+        return -0.25 if token == self._token("greedy", str(context)) else -4.0 - token / 1000
+
+    def _score(self, choice: Json, body: Json, ids: list[int]) -> None:
+        prompt = list(body["prompt"])
+        if body.get("logprobs") is not None:
+            scale = 2.0 if "scores_tempered" in self.unlike else 1.0
+            choice["logprobs"] = {
+                "token_logprobs": [scale * self._logprob(prompt + ids[:i], t) for i, t in enumerate(ids)]
+            }
+        if body.get("prompt_logprobs") is not None:
+            choice["prompt_logprobs"] = [
+                {str(t): {"logprob": self._logprob(prompt[:i], t)}} for i, t in enumerate(prompt)
+            ]
+        if "hides_stop" in self.unlike and body.get("stop"):
+            choice["token_ids"] = ids[:1]
+
+    def _cached(self, prompt: list[int]) -> int:
+        """Tokens of the prompt, in whole blocks of 16, that an earlier prompt began with."""
+        blocks = [tuple(prompt[:n]) for n in range(16, len(prompt), 16)]
+        known = max((len(b) for b in blocks if b in self._blocks), default=0)
+        self._blocks.update(blocks)
+        return known
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open_connections += 1
@@ -141,7 +198,11 @@ class StandIn:
     def _completed(self, body: Json, fault: str | None) -> Json:
         prompt = body["prompt"]
         count = min(self.num_tokens, body["max_tokens"])
-        ids = self.completion(prompt, body.get("seed") or 0, count)
+        if "wrong_limit" in self.unlike:
+            count = self.num_tokens
+        ids = (
+            self._obeyed(body, count) if self.obeys else self.completion(prompt, body.get("seed") or 0, count)
+        )
         choice: Json = {
             "index": 0,
             "text": "".join(map(chr, ids)),
@@ -150,6 +211,8 @@ class StandIn:
             "finish_reason": "length" if count == body["max_tokens"] else "stop",
             "logprobs": None if body.get("logprobs") is None else {"token_logprobs": [-0.123456] * count},
         }
+        if self.obeys:
+            self._score(choice, body, ids)
         if fault == "abort":
             choice["finish_reason"] = "abort"
         if fault == "other_prompt":
@@ -157,10 +220,12 @@ class StandIn:
         if fault == "no_ids":
             del choice["token_ids"], choice["prompt_token_ids"]
         usage = {
-            "prompt_tokens": len(prompt),
+            "prompt_tokens": len(prompt) + ("adds_start" in self.unlike),
             "completion_tokens": count,
             "total_tokens": len(prompt) + count,
         }
+        if self.obeys and "counts_no_cache" not in self.unlike:
+            usage["prompt_tokens_details"] = {"cached_tokens": self._cached(prompt)}
         model = "another" if fault == "other_model" else self.model
         return {"id": "cmpl-1", "model": model, "choices": [choice], "usage": usage}
 

@@ -1,7 +1,7 @@
 """The scripted engine: continuations that are known beforehand, for tests and for demonstrations."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from stepward.labeling.policies.admission import check_prefix, check_request
@@ -38,7 +38,7 @@ class ScriptedPolicy:
     _script: Script
 
     async def sample(self, request: SampleRequest) -> Rollout:
-        """The continuation that the script gives, cut at stop strings and at ``max_tokens`` as a model's would be.
+        """The continuation that the script gives, cut at stop strings, ``max_tokens`` and the context as a model's is.
 
         A script that raises EngineError with ``retryable`` gives a rollout with outcome ``ERROR``.
         """
@@ -61,6 +61,9 @@ class ScriptedPolicy:
                 f"sampling problem {prefix.problem_id}: the script has no continuation after {so_far[-80:]!r}"
             )
         text = texts[derive_seed(request.seed, "script") % len(texts)]
+        room = self.context_length - len(prefix.token_ids)
+        if room < request.sampler.max_tokens:
+            request = replace(request, sampler=replace(request.sampler, max_tokens=room))
         return completed(request, self.tokenizer, self.tokenizer.encode(text), FinishReason.STOP)
 
     async def loglikelihood(self, prefix: Prefix, continuation: TokenIds) -> tuple[float, ...]:
