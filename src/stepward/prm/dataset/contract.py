@@ -57,7 +57,7 @@ def conform(table: pa.Table, schema: pa.Schema = SOLUTIONS_SCHEMA) -> pa.Table:
 def _column_of(table: pa.Table, column: Column) -> pa.Array:
     if column.name not in table.schema.names:
         return pa.array([column.fill] * len(table), arrow_field(column).type)
-    return _one_chunk(table.column(column.name))
+    return one_chunk(table.column(column.name))
 
 
 def _upgraded(array: pa.Array, column: Column) -> pa.Array:
@@ -124,7 +124,7 @@ def check_solutions(table: pa.Table) -> None:
 
 
 def _flat_field(column: pa.ChunkedArray, field: str) -> pa.Array:
-    return pc.struct_field(_one_chunk(column).flatten(), field)
+    return pc.struct_field(one_chunk(column).flatten(), field)
 
 
 def check_rollouts(table: pa.Table) -> None:
@@ -134,7 +134,7 @@ def check_rollouts(table: pa.Table) -> None:
 
 def _check_columns(table: pa.Table, columns: tuple[Column, ...]) -> None:
     for column in columns:
-        _check_values(_one_chunk(table.column(column.name)), column, column.name)
+        _check_values(one_chunk(table.column(column.name)), column, column.name)
 
 
 def _check_values(array: pa.Array, column: Column, path: str) -> None:
@@ -159,7 +159,8 @@ def _check_values(array: pa.Array, column: Column, path: str) -> None:
             )
 
 
-def _one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+def one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """The column as one array; nothing is copied where it is one already (``combine_chunks`` always copies)."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
