@@ -18,7 +18,7 @@ from stepward.flows.build import LabelingJob, build_engines, build_labeling
 from stepward.flows.config import LabelConfig
 from stepward.flows.logged import given_by_problem
 from stepward.flows.pilot import fix_constants
-from stepward.labeling.annotate import ProblemResult, annotate
+from stepward.labeling.annotate import Engines, ProblemResult, annotate
 from stepward.labeling.evidence import LabelingConstants
 from stepward.labeling.plan import GivenSolution
 from stepward.prm.dataset.open_shard import drop_open_shard, load_open_shard, save_open_shard
@@ -159,6 +159,7 @@ async def label(
     resume: bool = False,
     overwrite: bool = False,
     part: Part | None = None,
+    engines: Engines | None = None,
     through: Through = directly,
     watch: Watch = lambda progress: None,
 ) -> Progress:
@@ -169,6 +170,7 @@ async def label(
         resume: Go on with what this run has finished in the folder.
         overwrite: Throw away what is in the folder.
         part: Only this part, beside other processes that do the others. Whoever finishes last seals the folder.
+        engines: Those that are loaded already; they are left open. None loads them and frees them at the end.
         through: What runs a shard: ``directly``, or a Prefect task.
         watch: Called after each problem.
 
@@ -185,9 +187,9 @@ async def label(
         raise ConfigError([f"problems: {config.problems} holds no problem"])
     given = given_by_problem(config.solutions, problems) if config.solutions is not None else None
     shards = _shards(problems, config.shard_problems)
-    engines = build_engines(config)
-    constants = await fix_constants(config, engines, problems, given)
-    job = build_labeling(config, constants, engines)
+    loaded = engines or build_engines(config)
+    constants = await fix_constants(config, loaded, problems, given)
+    job = build_labeling(config, constants, loaded)
     mine = [i for i in range(len(shards)) if part is None or part.holds(i)]
     progress = Progress(sum(len(shards[i]) for i in mine))
     budget = Budget(progress, config.budget_tokens, config.budget_hours)
@@ -210,7 +212,8 @@ async def label(
             )
         finally:
             run.close()
-            await job.close()
+            if engines is None:
+                await job.close()
         progress.shards_left = len(shards) - len(store.finished())
         if progress.stopped is None and (part is None or not progress.shards_left):
             store.seal(contamination=_contamination(config))
