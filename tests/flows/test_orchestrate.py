@@ -40,7 +40,7 @@ def test_what_a_flow_hands_to_through_becomes_a_task_and_its_result_comes_back()
 def test_only_a_fault_of_the_engine_that_may_pass_is_tried_again(monkeypatch):
     from stepward.flows import orchestrate
 
-    monkeypatch.setattr(orchestrate, "_RETRY_DELAY_S", 0)
+    monkeypatch.setattr(orchestrate, "_RETRY_DELAYS_S", [0.0])
     tries = []
 
     async def body(through):

@@ -18,9 +18,9 @@ from stepward.flows.build import LabelingJob, build_engines, build_labeling
 from stepward.flows.config import LabelConfig
 from stepward.flows.logged import given_by_problem
 from stepward.flows.pilot import fix_constants
-from stepward.labeling.annotate import Engines, ProblemResult, annotate
+from stepward.labeling.annotate import ProblemResult, annotate
 from stepward.labeling.evidence import LabelingConstants
-from stepward.labeling.plan import GivenSolution
+from stepward.labeling.plan import Engines, GivenSolution
 from stepward.prm.dataset.open_shard import drop_open_shard, load_open_shard, save_open_shard
 from stepward.prm.dataset.store import ShardStore
 from stepward.prm.errors import BudgetSpent, ConfigError

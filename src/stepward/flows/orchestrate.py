@@ -5,10 +5,11 @@ dataset folder: results are not persisted and nothing is cached.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from stepward.flows.artifacts import LabelPage
 from stepward.flows.config import LabelConfig
 from stepward.flows.label import Part, Progress, Through, Watch, directly, label
 from stepward.flows.prefect_server import PrefectServer
@@ -17,8 +18,8 @@ from stepward.prm.errors import EngineError
 
 T = TypeVar("T")
 
-_RETRIES = 2
-_RETRY_DELAY_S = 5
+_RETRIES = 3
+_RETRY_DELAYS_S = [5.0, 20.0, 60.0]
 
 
 async def run_label(
@@ -35,11 +36,38 @@ async def run_label(
         return await label(config, resume=resume, overwrite=overwrite, part=part, watch=watch)
 
     async def body(through: Through) -> Progress:
-        return await label(
-            config, resume=resume, overwrite=overwrite, part=part, watch=watch, through=through
+        return await label_in_flow(
+            config, through, resume=resume, overwrite=overwrite, part=part, watch=watch
         )
 
-    return await as_flow("label", _parameters(config), body)
+    return await as_flow("label", parameters_of(config), body, name=run_name(config), tags=tags_of(config))
+
+
+async def label_in_flow(
+    config: LabelConfig,
+    through: Through,
+    *,
+    resume: bool,
+    overwrite: bool = False,
+    part: Part | None = None,
+    watch: Watch = lambda progress: None,
+) -> Progress:
+    """Label inside a flow that runs: its page shows the progress, and at the end what came out."""
+    page = LabelPage(config)
+
+    def watched(progress: Progress) -> None:
+        page.progress = progress
+        watch(progress)
+
+    async def shown(stage: str, work: Callable[[], Awaitable[None]]) -> None:
+        await through(stage, work)
+        await page.update()
+
+    progress = await label(
+        config, resume=resume, overwrite=overwrite, part=part, watch=watched, through=shown
+    )
+    await page.close(progress)
+    return progress
 
 
 async def run_quickstart(
@@ -55,18 +83,43 @@ async def run_quickstart(
     return await as_flow("quickstart", {"out": out.name, "seed": seed}, body)
 
 
-async def as_flow(name: str, parameters: dict[str, Any], body: Callable[[Through], Awaitable[T]]) -> T:
+async def as_flow(
+    flow_name: str,
+    parameters: dict[str, Any],
+    body: Callable[[Through], Awaitable[T]],
+    *,
+    name: str | None = None,
+    tags: Sequence[str] = (),
+) -> T:
     """Run ``body`` inside a Prefect flow; what it hands to ``through`` becomes a task.
 
     Args:
-        name: The flow's name.
+        flow_name: The flow's name.
         parameters: Small JSON values that the run's page shows.
         body: Does the work. Its result and its exceptions come back as they are.
+        name: The run's name; None = Prefect makes one up.
+        tags: What runs are found by.
     """
-    from prefect import flow, task
-    from prefect.cache_policies import NO_CACHE
+    from prefect import flow
+    from prefect import tags as tagged
 
     results: list[T] = []
+
+    @flow(name=flow_name, flow_run_name=name, persist_result=False, validate_parameters=False)
+    async def run(settings: dict[str, Any]) -> None:
+        results.append(await body(stages_as_tasks()))
+
+    with tagged(*tags):
+        await run(parameters)
+    return results[0]
+
+
+def stages_as_tasks() -> Through:
+    """What makes each stage a task of the flow that runs; called inside it."""
+    from prefect import task
+    from prefect.cache_policies import NO_CACHE
+
+    works: dict[str, Callable[[], Awaitable[None]]] = {}
 
     @task(
         name="stage",
@@ -74,14 +127,12 @@ async def as_flow(name: str, parameters: dict[str, Any], body: Callable[[Through
         cache_policy=NO_CACHE,
         persist_result=False,
         retries=_RETRIES,
-        retry_delay_seconds=_RETRY_DELAY_S,
+        retry_delay_seconds=_RETRY_DELAYS_S,
         retry_jitter_factor=0.5,
-        retry_condition_fn=_engine_fault,
+        retry_condition_fn=engine_fault,
     )
     async def run_stage(stage: str) -> None:
         await works[stage]()
-
-    works: dict[str, Callable[[], Awaitable[None]]] = {}
 
     async def through(stage: str, work: Callable[[], Awaitable[None]]) -> None:
         works[stage] = work
@@ -90,15 +141,10 @@ async def as_flow(name: str, parameters: dict[str, Any], body: Callable[[Through
         finally:
             del works[stage]
 
-    @flow(name=name, persist_result=False, validate_parameters=False)
-    async def run(settings: dict[str, Any]) -> None:
-        results.append(await body(through))
-
-    await run(parameters)
-    return results[0]
+    return through
 
 
-async def _engine_fault(task: Any, run: Any, state: Any) -> bool:
+async def engine_fault(task: Any, run: Any, state: Any) -> bool:
     """Only a fault of the engine is tried again: bad input and a full disk would fail in the same way."""
     try:
         await state.result()
@@ -109,10 +155,27 @@ async def _engine_fault(task: Any, run: Any, state: Any) -> bool:
     return False
 
 
-def _parameters(config: LabelConfig) -> dict[str, Any]:
+def parameters_of(config: LabelConfig) -> dict[str, Any]:
+    """What a run's page shows of its configuration."""
     return {
         "problems": config.problems,
         "policy": config.policy,
         "labeler": config.labeler,
         "seed": config.seed,
     }
+
+
+def run_name(config: LabelConfig) -> str:
+    """Source, policy and labeler of a run, without folders."""
+    settings = config.row_settings()
+    return f"{settings['problems']} by {settings['policy']}, {config.labeler}"[:120]
+
+
+def tags_of(config: LabelConfig) -> tuple[str, ...]:
+    """What runs are found by: source, policy, labeler."""
+    settings = config.row_settings()
+    return (
+        f"problems:{settings['problems']}",
+        f"policy:{settings['policy']}",
+        f"labeler:{config.labeler}",
+    )

@@ -83,7 +83,16 @@ class StoreError(StepwardError):
 
 
 class PublishError(StepwardError):
-    """A check forbids publishing, the Hub refused, or an upload broke. Calling again goes on where it stopped."""
+    """A check forbids publishing, the Hub refused, or an upload broke. Calling again goes on where it stopped.
+
+    Args:
+        message: What was being done and what came back.
+        retryable: Whether calling again can help by itself: the Hub is down or busy, or a connection broke.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = retryable
 
 
 class BudgetSpent(StepwardError):

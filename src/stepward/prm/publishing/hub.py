@@ -216,11 +216,15 @@ def publish(
     except StepwardError:
         raise
     except HfHubHTTPError as fault:
-        raise PublishError(_explained(repo, fault)) from None
+        status = fault.response.status_code if fault.response is not None else 0
+        raise PublishError(
+            _explained(repo, fault), retryable=status in (0, 409, 412, 429) or status >= 500
+        ) from None
     except Exception as fault:  # a broken connection has many types, of several libraries
         raise PublishError(
             f"publishing {repo}: the upload broke ({type(fault).__name__}: {scrub_text(str(fault))[:300]}); main was "
-            "not changed. Call again: what is there already is not sent again"
+            "not changed. Call again: what is there already is not sent again",
+            retryable=True,
         ) from None
 
 
