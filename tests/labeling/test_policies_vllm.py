@@ -1,4 +1,4 @@
-"""Real vLLM with the embedded checkpoint: the server and the engine in process.
+"""Real vLLM, server and engine in process, with the embedded checkpoint and with SmolLM2-135M-Instruct.
 
 Run with ``pytest -m vllm``; the environment variable STEPWARD_VLLM_PYTHON names an interpreter that has vLLM, and
 for the engine in process jinja2 and tokenizers, which vLLM brings along.
@@ -6,15 +6,12 @@ for the engine in process jinja2 and tokenizers, which vLLM brings along.
 
 import asyncio
 import json
-import os
-import socket
 import subprocess
-import time
-import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,18 +19,13 @@ from stepward.labeling.policies.embedded import embedded_folder, load_embedded
 from stepward.labeling.policies.vllm_server import load_vllm_server
 from stepward.prm.errors import EngineError
 from stepward.prm.policy import SampleRequest
+from stepward.prm.prompts import chat_template
 from stepward.prm.seeds import derive_seed
-from stepward.prm.types import FinishReason, Prefix, Rollout, Sampler
+from stepward.prm.tokenizer import load_tokenizer
+from stepward.prm.types import FinishReason, Prefix, Problem, Rollout, Sampler
 
 pytestmark = pytest.mark.vllm
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
-SETTINGS = {
-    "OMP_NUM_THREADS": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "HF_HUB_OFFLINE": "1",
-}
 PROMPTS = (
     "Tom has 3 apples. He gets 4 more. How many apples does he have?\n",
     "Ann has 20 pears. She gives away 6 of them. How many pears does she have?\n",
@@ -42,40 +34,38 @@ PROMPTS = (
 
 
 @pytest.fixture(scope="module")
-def interpreter() -> str:
-    path = os.environ.get("STEPWARD_VLLM_PYTHON")
-    if not path:
-        pytest.skip("STEPWARD_VLLM_PYTHON names no interpreter with vLLM")
-    return path
+def server(start_vllm: Any) -> str:
+    return start_vllm(
+        embedded_folder(), "--served-model-name", "embedded", "--enable-prompt-tokens-details"
+    ).wait().url  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def server(interpreter: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("vllm") / "server.log"
-    command = [
-        interpreter, "-m", "vllm.entrypoints.openai.api_server", "--model", str(embedded_folder()),
-        "--served-model-name", "embedded", "--dtype", "float32", "--enforce-eager", "--block-size", "32",
-        "--host", "127.0.0.1", "--port", str(port), "--enable-prompt-tokens-details",
-    ]  # fmt: skip
-    with log.open("w") as out:
-        process = subprocess.Popen(command, env=os.environ | SETTINGS, stdout=out, stderr=subprocess.STDOUT)
-        try:
-            deadline = time.monotonic() + 600
-            while True:
-                try:
-                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
-                    break
-                except (urllib.error.URLError, OSError):
-                    if process.poll() is not None or time.monotonic() > deadline:
-                        pytest.fail(f"vLLM did not start:\n{log.read_text()[-3000:]}")
-                    time.sleep(1)
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            process.terminate()
-            process.wait(60)
+def smollm2_server(server: str, start_vllm: Any, smollm2: Path) -> str:
+    # After the other one is up: two at once would only wait for each other.
+    return start_vllm(smollm2, "--max-model-len", "512").wait().url
+
+
+@pytest.fixture(scope="module")
+def by_transformers(smollm2: Path) -> list[tuple[list[int], list[int]]]:
+    """(prompt ids, greedy ids) of SmolLM2 by transformers alone: its tokenizer, its template, its generate."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(smollm2)
+    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+    found: list[tuple[list[int], list[int]]] = []
+    # Beside two servers, more threads only wait for one another.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for text in PROMPTS:
+        ids = tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=True
+        )["input_ids"]
+        out = model.generate(torch.tensor([ids]), max_new_tokens=30, do_sample=False)
+        found.append((ids, out[0, len(ids) :].tolist()))
+    torch.set_num_threads(threads)
+    return found
 
 
 def requests(sampler: Sampler, draws: int = 2) -> list[SampleRequest]:
@@ -137,53 +127,90 @@ async def test_the_server_draws_from_the_seed_stops_in_text_and_scores(server: s
     await policy.close()
 
 
+async def test_smollm2_gets_the_prompt_and_gives_the_greedy_ids_of_transformers_over_http(
+    smollm2: Path, smollm2_server: str, by_transformers: list[tuple[list[int], list[int]]]
+) -> None:
+    policy = await asyncio.to_thread(load_vllm_server, smollm2_server)
+    template = chat_template(policy.folder)
+    prompts = [template.render(Problem(f"p{i}", t), policy.tokenizer).ids for i, t in enumerate(PROMPTS)]
+    assert prompts == [tuple(ids) for ids, _ in by_transformers]
+    # What the server itself makes of the conversation (P087: offline and served prompts are the same).
+    assert list(prompts[0]) == await asyncio.to_thread(served_prompt, smollm2_server, PROMPTS[0])
+    sampler = Sampler(temperature=0, max_tokens=30)
+    asked = [SampleRequest(Prefix(f"p{i}", ids), sampler, i) for i, ids in enumerate(prompts)]
+    rollouts = await asyncio.gather(*(policy.sample(r) for r in asked))
+    assert [list(r.token_ids) for r in rollouts] == [ids for _, ids in by_transformers]
+    # The prompt is known to the engine and the context is the server's, not the model's 8192.
+    with pytest.raises(EngineError, match=r"p9.*at most 511"):
+        await policy.sample(replace(asked[0], prefix=Prefix("p9", (5,) * 600)))
+    await policy.close()
+
+
+def served_prompt(url: str, text: str) -> list[int]:
+    body = {"messages": [{"role": "user", "content": text}], "add_generation_prompt": True}
+    request = urllib.request.Request(
+        url.removesuffix("/v1") + "/tokenize",
+        json.dumps(body).encode(),
+        {"content-type": "application/json"},
+    )
+    return json.loads(urllib.request.urlopen(request, timeout=60).read())["tokens"]
+
+
 IN_PROCESS = """
 import asyncio, json, sys
 from stepward.labeling.policies.vllm import load_vllm
 from stepward.prm.policy import SampleRequest
 from stepward.prm.types import Prefix, Sampler
 
-async def main():
-    policy = load_vllm(sys.argv[1], dtype="float32", enforce_eager=True, block_size=32)
+async def sampled(folder, prompts, temperatures, max_tokens, **options):
+    policy = load_vllm(folder, dtype="float32", enforce_eager=True, block_size=32, **options)
     asked = [
-        SampleRequest(Prefix(f"p{i}", tuple(ids)), Sampler(temperature=t, max_tokens=60), 7 + i, 0, True)
-        for t in (0, 1.0, 1.0) for i, ids in enumerate(json.loads(sys.argv[2]))
+        SampleRequest(Prefix(f"p{i}", tuple(ids)), Sampler(temperature=t, max_tokens=max_tokens), 7 + i, 0, True)
+        for t in temperatures for i, ids in enumerate(prompts)
     ]
     rollouts = await asyncio.gather(*(policy.sample(r) for r in asked))
     scores = await policy.loglikelihood(asked[0].prefix, rollouts[0].token_ids)
-    print("RESULT" + json.dumps({
+    await policy.close()
+    return {
         "rollouts": [[r.token_ids, r.text, r.finish_reason, r.logprobs] for r in rollouts],
         "scores": scores, "version": policy.version,
-    }))
-    await policy.close()
+    }
+
+async def main():
+    for job in json.loads(sys.argv[1]):
+        print("RESULT" + json.dumps(await sampled(*job["of"], **job["options"])), flush=True)
 
 if __name__ == "__main__":
     asyncio.run(main())
 """
 
 
-async def test_the_engine_in_process_gives_the_same_greedy_tokens(interpreter: str, tmp_path: Path) -> None:
+async def test_the_engine_in_process_gives_the_same_greedy_tokens_for_both_checkpoints(
+    in_vllm: Callable[..., subprocess.CompletedProcess[str]],
+    smollm2: Path,
+    by_transformers: list[tuple[list[int], list[int]]],
+) -> None:
     asked = requests(Sampler(temperature=0, max_tokens=60), draws=1)
     want = await exact(asked)
-    script = tmp_path / "in_process.py"
-    script.write_text(IN_PROCESS)
-    prompts = json.dumps([list(r.prefix.token_ids) for r in asked])
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [interpreter, str(script), str(embedded_folder()), prompts],
-        env=os.environ | SETTINGS | {"PYTHONPATH": str(SOURCE)},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    prompts = [list(r.prefix.token_ids) for r in asked]
+    jobs = [
+        {"of": [str(embedded_folder()), prompts, [0, 1.0, 1.0], 60], "options": {}},
+        {
+            "of": [str(smollm2), [ids for ids, _ in by_transformers], [0], 30],
+            "options": {"max_model_len": 512},
+        },
+    ]
+    done = await asyncio.to_thread(in_vllm, IN_PROCESS, json.dumps(jobs))
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    assert lines, done.stdout[-1500:] + done.stderr[-3000:]
-    result = json.loads(lines[0].removeprefix("RESULT"))
-    greedy, drawn, again = (result["rollouts"][i * 3 : i * 3 + 3] for i in range(3))
+    assert len(lines) == 2, done.stdout[-1500:] + done.stderr[-3000:]
+    embedded, smol = (json.loads(line.removeprefix("RESULT")) for line in lines)
+    greedy, drawn, again = (embedded["rollouts"][i * 3 : i * 3 + 3] for i in range(3))
     for (ids, text, reason, logprobs), rollout in zip(greedy, want, strict=True):
         assert tuple(ids) == rollout.token_ids
         assert (text, reason) == (rollout.text, rollout.finish_reason)
         assert logprobs == pytest.approx(rollout.logprobs, abs=2e-3)
     assert [d[0] for d in drawn] == [a[0] for a in again]
-    assert result["scores"] == pytest.approx(want[0].logprobs, abs=2e-3)
+    assert embedded["scores"] == pytest.approx(want[0].logprobs, abs=2e-3)
+    assert [ids for ids, *_ in smol["rollouts"]] == [ids for _, ids in by_transformers]
+    texts = [text for _, text, *_ in smol["rollouts"]]
+    assert texts == [load_tokenizer(smollm2).decode(tuple(ids)) for _, ids in by_transformers]
