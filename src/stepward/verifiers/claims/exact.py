@@ -59,8 +59,12 @@ class Sides:
 
 
 @lru_cache(maxsize=4096)
-def parse(text: str) -> Expression:
+def parse(text: str, *, signs: bool = False) -> Expression:
     """The expression that an operand's text is.
+
+    Args:
+        text: Of an operand.
+        signs: Whether plus-minus may stand in it.
 
     Raises:
         Unreadable: It does not parse, meets a bound, or holds a function that is not decided here.
@@ -75,12 +79,12 @@ def parse(text: str) -> Expression:
     if not cursor.at_end():
         raise Unreadable(f"{cursor.peek().text[:20]!r} behind an expression")
     for node in walk(tree):
-        if isinstance(node, Apply) and node.function not in _KNOWN:
+        if isinstance(node, Apply) and node.function not in _KNOWN and not (signs and node.function in ("pm", "mp")):
             raise Unreadable(f"the function {node.function[:20]!r}")
     return tree
 
 
-def _tame(node: Expression) -> Expression:
+def tame(node: Expression) -> Expression:
     """The tree with percents and factorials as numbers, exponents bounded.
 
     Raises:
@@ -88,7 +92,7 @@ def _tame(node: Expression) -> Expression:
     """
     match node:
         case Apply("percent", (inner,)):
-            return product((_tame(inner), Number(Fraction(1, 100))))
+            return product((tame(inner), Number(Fraction(1, 100))))
         case Apply("factorial", (inner,)):
             return Number(Fraction(math.factorial(_small(inner))))
         case Apply("binom", (above, below)):
@@ -97,11 +101,11 @@ def _tame(node: Expression) -> Expression:
             power = rational(exponent)
             if power is None or abs(power.numerator) > MAX_EXPONENT or power.denominator > 12:
                 raise Unreadable("an exponent beyond the bounds", over_limit=True)
-            return Power(_tame(base), Number(power))
+            return Power(tame(base), Number(power))
         case Number():
             return node
         case _ if children(node):
-            return type(node)(tuple(_tame(part) for part in children(node)))  # type: ignore[call-arg,return-value]
+            return type(node)(tuple(tame(part) for part in children(node)))  # type: ignore[call-arg,return-value]
         case _:
             return node
 
@@ -121,7 +125,7 @@ def rational(node: Expression) -> Fraction | None:
     """
     if isinstance(node, Number):
         return node.value
-    form = Forms(work=MAX_WORK).of(_tame(node))
+    form = Forms(work=MAX_WORK).of(tame(node))
     return _constant(form.numerator, form.denominator)
 
 
@@ -148,7 +152,7 @@ def compare(left: Expression, right: Expression) -> Sides:
         if one is not None and other is not None:
             return Sides(one, other, one == other)
     forms = Forms(work=MAX_WORK)
-    left, right = _tame(left), _tame(right)
+    left, right = tame(left), tame(right)
     difference = forms.difference(left, right)
     same = not difference
     equal = True if same else (False if forms.independent else None)

@@ -11,7 +11,7 @@ MAX_NUMBER_CHARS = 60
 
 
 class Kind(Enum):
-    """What a lexeme is. ``BREAK`` ends a formula, ``FOREIGN`` is maths that this reader does not know."""
+    """What a lexeme is: ``BREAK`` ends a formula, ``ORDER`` is ``<`` and the like, ``FOREIGN`` other mathematics."""
 
     NUMBER = "number"
     OPERATOR = "operator"
@@ -22,6 +22,7 @@ class Kind(Enum):
     COMMAND = "command"
     POSTFIX = "postfix"
     RELATION = "relation"
+    ORDER = "order"
     DELIMITER = "delimiter"
     BREAK = "break"
     FOREIGN = "foreign"
@@ -67,10 +68,12 @@ _LEXEME = re.compile(
     | (?P<divide>\\div(?![a-zA-Z])|[÷∕⁄/])
     | (?P<superscript>[²³⁴⁵⁶⁷⁸⁹])
     | (?P<approx>\\approx(?![a-zA-Z])|≈|≅|\\simeq(?![a-zA-Z])|~=|\\doteq(?![a-zA-Z]))
-    | (?P<other>[<>≤≥≠≡→⇒⟹∈]|=>|->|!=|\\(?:leq?|geq?|lt|gt|ll|gg|neq?|equiv|to|implies|Rightarrow|rightarrow
+    | (?P<other>[≠≡→⇒⟹∈]|=>|->|!=|\\(?:ll|gg|neq?|equiv|to|implies|Rightarrow|rightarrow
         |iff|in|cong|sim|mid|pmod|bmod|mod|quad)(?![a-zA-Z])|\|)
+    | (?P<order>[<>]=?|[≤≥]|\\(?:leq?|geq?|leqslant|geqslant|lt|gt)(?![a-zA-Z]))
     | (?P<equal>==?)
     | (?P<known>\\[dt]?binom(?![a-zA-Z])|\\[dtc]?frac(?![a-zA-Z])|\\sqrt(?![a-zA-Z])|\\pi(?![a-zA-Z])|[π√])
+    | (?P<either>\\pm(?![a-zA-Z])|±)
     | (?P<command>\\[a-zA-Z]+|\\[{}]|\\.)
     | (?P<word>[^\W\d_]+(?:['’\-][^\W\d_]+)*)
     | (?P<plus>[+])
@@ -95,9 +98,9 @@ _SHORT = frozenset(
     "bus bar jar job kid key leg lot map mom dad pan pet pin pig hen cow row sit age ago ad ads air arm art ax".split()
 )
 _AS_ONE = {"approx": (Kind.RELATION, "≈"), "equal": (Kind.RELATION, "="), "times": (Kind.OPERATOR, "*"),
-           "divide": (Kind.OPERATOR, "/"), "plus": (Kind.OPERATOR, "+"), "caret": (Kind.OPERATOR, "^"),
+           "divide": (Kind.OPERATOR, "/"), "plus": (Kind.OPERATOR, "+"), "either": (Kind.OPERATOR, "\\pm"), "caret": (Kind.OPERATOR, "^"),
            "percent": (Kind.POSTFIX, "%"), "bang": (Kind.POSTFIX, "!"), "degree": (Kind.WORD, "degrees")}  # fmt: skip
-_KINDS = {"newline": Kind.BREAK, "stop": Kind.BREAK, "other": Kind.BREAK, "delimiter": Kind.DELIMITER,
+_KINDS = {"newline": Kind.BREAK, "order": Kind.ORDER, "stop": Kind.BREAK, "other": Kind.BREAK, "delimiter": Kind.DELIMITER,
           "open": Kind.OPEN, "close": Kind.CLOSE, "elision": Kind.FOREIGN, "foreign": Kind.FOREIGN,
           "command": Kind.FOREIGN}  # fmt: skip
 

@@ -110,6 +110,9 @@ def pieces(tokens: Sequence[Lexeme]) -> list[Piece]:
             index += 2
             unit_words += 1
             continue
+        elif last is not None and last.unit and token.text == "^" and (width := _exponent(tokens, index)):
+            index += width  # "36 cm^2"
+            continue
         elif (
             last is not None
             and ends_value
@@ -127,6 +130,14 @@ def pieces(tokens: Sequence[Lexeme]) -> list[Piece]:
         if len(found) > MAX_PIECES:
             found = [Piece(found[-1].lexeme, cut=True)]
     return found
+
+
+def _exponent(tokens: Sequence[Lexeme], index: int) -> int:
+    """Lexemes of an exponent of a unit; 0 where it is none."""
+    kinds = [t.kind for t in tokens[index + 1 : index + 4]]
+    if kinds[:1] == [Kind.NUMBER]:
+        return 2
+    return 4 if kinds == [Kind.OPEN, Kind.NUMBER, Kind.CLOSE] else 0
 
 
 def _with_unit(piece: Piece, word: Lexeme) -> Piece:

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stepward.verifiers.claims.lexemes import Kind, Lexeme, lexemes
-from stepward.verifiers.claims.operands import Operand, left_of, pieces, right_of
+from stepward.verifiers.claims.operands import Operand, Piece, left_of, pieces, right_of
 
 MAX_CHARS = 50_000
 MAX_CLAIMS = 100
 
+_SIGN = re.compile(r"[=≈<>≤≥]|\\(?:approx|leq?|geq?|lt|gt)(?![a-zA-Z])")
 _MARK = re.compile(r"<<([^<>]{1,200})>>")
 # Words before an expression that make it the argument of something.
 _TAKES_ARGUMENT = frozenset(
@@ -63,7 +64,9 @@ class Claim:
         start: First character of the claim in the step.
         end: Character behind its last.
         doubt: Why it may mean something else than it says; empty where nothing speaks against it.
-        chained: True where another equality sign stands before it in one chain.
+        chained: True where its left side is the right side of the claim before it: ``a = b = c``.
+        relation: ``=``, ``≈`` or an order as written, such as ``<`` or ``\\le``.
+        supposed: Of the doubts, one that only says that its sentence may not state it as a fact.
     """
 
     left: Operand
@@ -73,43 +76,57 @@ class Claim:
     end: int
     doubt: str = ""
     chained: bool = False
+    relation: str = "="
+    supposed: bool = False
 
 
-def claims_of(text: str) -> list[Claim]:
-    """The equalities in a text, in order, none of them decided; at most ``MAX_CLAIMS``."""
+def claims_of(text: str, *, every: bool = False) -> list[Claim]:
+    """The equalities in a text, in order, none of them decided; at most ``MAX_CLAIMS``.
+
+    Args:
+        text: A step.
+        every: Also those with nothing to compute, such as ``x = 5``, and orders such as ``2x < 7``.
+    """
     text = text[:MAX_CHARS].replace("\x00", " ")
     found: list[Claim] = []
     for mark in _MARK.finditer(text):
-        found.extend(_in_formula(mark[1], mark.start(1)))
+        found.extend(_in_formula(mark[1], mark.start(1), every=every))
     outside = _MARK.sub(lambda m: " " * len(m.group()), text)
-    if "=" in outside or "≈" in outside or "\\approx" in outside:
-        found.extend(_in_prose(outside))
+    if _SIGN.search(outside):
+        found.extend(_in_prose(outside, every=every))
     return sorted(found, key=lambda c: (c.start, c.end))[:MAX_CLAIMS]
 
 
-def _in_formula(text: str, offset: int) -> list[Claim]:
+def _in_formula(text: str, offset: int, *, every: bool) -> list[Claim]:
     return [
-        Claim(c.left, c.right, c.approximate, c.start + offset, c.end + offset, c.doubt, c.chained)
-        for c in _in_prose(text)
+        replace(
+            c,
+            left=replace(c.left, start=c.left.start + offset, end=c.left.end + offset),
+            right=replace(c.right, start=c.right.start + offset, end=c.right.end + offset),
+            start=c.start + offset,
+            end=c.end + offset,
+        )
+        for c in _in_prose(text, every=every)
     ]
 
 
-def _in_prose(text: str) -> list[Claim]:
-    tokens = lexemes(text)
+def _in_prose(text: str, *, every: bool) -> list[Claim]:
+    kind = Kind.RELATION if every else Kind.BREAK
+    tokens = [replace(t, kind=kind) if t.kind is Kind.ORDER else t for t in lexemes(text)]
     found: list[Claim] = []
     begin = 0
     for index in range(len(tokens) + 1):
         if index < len(tokens) and tokens[index].kind is not Kind.BREAK:
             continue
         if any(t.kind is Kind.RELATION for t in tokens[begin:index]):
-            found.extend(_in_segment(text, tokens, begin, index))
+            found.extend(_in_segment(text, tokens, begin, index, every=every))
         begin = index + 1
         if len(found) > MAX_CLAIMS:
             break
     return found
 
 
-def _in_segment(text: str, tokens: Sequence[Lexeme], begin: int, end: int) -> list[Claim]:
+def _in_segment(text: str, tokens: Sequence[Lexeme], begin: int, end: int, *, every: bool) -> list[Claim]:
     """Claims between two breaks."""
     inside = _without_inner_delimiters(tokens[begin:end])
     signs = [i for i, t in enumerate(inside) if t.kind is Kind.RELATION]
@@ -117,17 +134,25 @@ def _in_segment(text: str, tokens: Sequence[Lexeme], begin: int, end: int) -> li
     runs = [pieces(inside[a + 1 : b]) for a, b in itertools.pairwise(edges)]
     before = _break_before(tokens, begin)
     found: list[Claim] = []
+    before_it = -1
     for number, sign in enumerate(signs[:MAX_CLAIMS]):
         left = left_of(runs[number], before if number == 0 else "")
         right = right_of(runs[number + 1], "")
         if isinstance(left, str) or isinstance(right, str):
             continue
-        if not (left.computed or right.computed):
+        chained = left.start == before_it
+        before_it = right.start if right.end >= _end_of(runs[number + 1]) else -1
+        if not (left.computed or right.computed or every):
             continue
         sign_lexeme = inside[sign]
         claim = _claim(text, left, right, sign_lexeme, last=number == len(signs) - 1)
-        found.append(replace(claim, chained=number > 0))
+        found.append(replace(claim, chained=chained, relation=sign_lexeme.text))
     return found
+
+
+def _end_of(run: Sequence[Piece]) -> int:
+    """Where the last piece of a run ends that is more than a delimiter."""
+    return next((p.lexeme.end for p in reversed(run) if p.lexeme.kind is not Kind.DELIMITER), 0)
 
 
 def _without_inner_delimiters(tokens: Sequence[Lexeme]) -> list[Lexeme]:
@@ -189,8 +214,9 @@ def _claim(text: str, left: Operand, right: Operand, sign: Lexeme, *, last: bool
     ):
         doubt = doubt or "a word changes the number"
     around, rest = _sentence(text, start, end)
-    if found := _HYPOTHETICAL.search(around) or _DENIED.search(rest):
-        doubt = doubt or f"{found.group()!r} in its sentence"
+    supposed = False
+    if not doubt and (found := _HYPOTHETICAL.search(around) or _DENIED.search(rest)):
+        doubt, supposed = f"{found.group()!r} in its sentence", True
     approximate = sign.text == "≈" or bool(
         re.search(
             r"\b(?:approximate\w*|about|roughly|round\w*|nearest|around|nearly|almost|estimat\w+)\b",
@@ -198,7 +224,7 @@ def _claim(text: str, left: Operand, right: Operand, sign: Lexeme, *, last: bool
             re.I,
         )
     )
-    return Claim(left, right, approximate, start, end, doubt)
+    return Claim(left, right, approximate, start, end, doubt, supposed=supposed)
 
 
 def _doubt_before(before: str) -> str:

@@ -1,0 +1,219 @@
+r"""Is a statement wrongly drawn from the one before it?
+
+From an equation in one unknown to the next: wrong where neither has all roots of the other, so that the second is no
+consequence, no case and no multiple of the first. From an inequality in one unknown: wrong where each holds at a
+point at which the other does not. From an equation in several unknowns: wrong where the two differ, as polynomials
+up to a factor, by one term alone: a slip of calculation and not a condition that was used.
+"""
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+
+from stepward.prm.types import Reason
+from stepward.verifiers.answers.canonical import Forms, Monomial, Polynomial
+from stepward.verifiers.answers.expressions import (
+    Apply,
+    Expression,
+    Number,
+    Symbol,
+    Unreadable,
+    double_signs,
+    negative,
+    symbols,
+    total,
+    walk,
+    with_sign,
+)
+from stepward.verifiers.answers.numeric import Point, evaluate
+from stepward.verifiers.claims.decisions import Decision, Truth, shown
+from stepward.verifiers.claims.exact import MAX_WORK, last_place, parse, tame
+from stepward.verifiers.claims.operands import Operand
+from stepward.verifiers.claims.statements import Link, Statement, link_between
+from stepward.verifiers.claims.univariate import Equation, equation_of, has_root_between, roots_within, value_at
+
+ORDERS = {"<": "<", ">": ">", "<=": "<=", ">=": ">=", "≤": "<=", "≥": ">=", "\\le": "<=", "\\leq": "<=", "\\ge": ">=",
+          "\\geq": ">=", "\\lt": "<", "\\gt": ">", "\\leqslant": "<=", "\\geqslant": ">="}  # fmt: skip
+# A letter before brackets around one value, or a letter that usually names a function before any brackets.
+_APPLIED = re.compile(
+    r"(?:\b[fghpqdrFGHPQRTSVNCE]|[a-zA-Z](?: \^ - 1)?(?= \( -? ?(?:[\d.]+|[a-zA-Z]) [),])) (?:\^ \{? ?[-\d ]+\}? ?)?\("
+)
+_GRID = tuple(Fraction(n, 7) for n in range(-97, 98, 3)) + tuple(Fraction(n) for n in (-1000, -100, 100, 1000))
+
+
+def drawn_wrongly(first: Statement, second: Statement, text: str, *, offset: int = 0) -> Decision | None:
+    """Whether a statement is wrongly drawn from the one before it.
+
+    Args:
+        first: The statement before it.
+        second: The statement.
+        text: The text that holds both.
+        offset: Characters of the text before the step whose spans are wanted.
+
+    Returns:
+        A decision on the second statement; None where nothing is claimed that is decided here.
+
+    Raises:
+        Unreadable: A side meets a bound.
+    """
+    if first.doubt or second.doubt or link_between(text[first.end : second.start]) is not Link.DRAWN:
+        return None
+    if any(_APPLIED.search(part.text) or "%" in part.text for part in (*first.parts, *second.parts)):
+        return None
+    if first.relation in ORDERS and second.relation in ORDERS:
+        wrong = _orders(first, second)
+    elif first.relation == "=" and second.relation in ("=", "≈"):
+        wrong = _equations(first, second)
+    else:
+        return None
+    if wrong is None:
+        return None
+    start, end = second.start - offset, second.end - offset
+    one, other = shown(text, first.start, first.end), shown(text, second.start, second.end)
+    if wrong:
+        return Decision(start, end, Truth.FALSE, evidence=f"{other} does not follow from {one}: {wrong}")
+    return Decision(start, end, Truth.TRUE, evidence=f"{other} follows from {one}")
+
+
+def _sides(statement: Statement) -> tuple[Expression, Expression]:
+    left, right = (parse(part.text, signs=True) for part in statement.parts)
+    if any(isinstance(n, Symbol) and n.name in ("i", "e") for side in (left, right) for n in walk(side)):
+        raise Unreadable("a letter that may be a constant")
+    return left, right
+
+
+def _bare(left: Expression, right: Expression) -> bool:
+    """Whether an equation only states a value: ``x = 5``."""
+    return (isinstance(left, Symbol) and not symbols(right)) or (isinstance(right, Symbol) and not symbols(left))
+
+
+def _equations(first: Statement, second: Statement) -> str | None:
+    """Why the second equation does not follow; empty where it does, None where that is open."""
+    left, right = _sides(first)
+    if _bare(left, right) or double_signs(left) or double_signs(right):
+        return None
+    given = equation_of(left, right)
+    to, value = _sides(second)
+    if given is None:
+        return None if second.relation == "≈" else _lone_term(left, right, to, value)
+    if isinstance(to, Symbol) and not symbols(value) and to.name == given.name:
+        return _value(given, value, second)
+    if second.relation == "≈" or double_signs(value) or double_signs(to) or _rounded(first.parts, second.parts):
+        return None
+    reached = equation_of(to, value)
+    if reached is None or reached.name != given.name:
+        return None
+    if roots_within(given.coefficients, reached.coefficients):
+        return ""
+    if roots_within(reached.coefficients, given.coefficients):
+        return None  # A case of it, or a root that was lost.
+    return "neither holds wherever the other does"
+
+
+def _value(given: Equation, value: Expression, second: Statement) -> str | None:
+    """Whether a stated value solves an equation."""
+    unit = last_place(value) if second.relation == "≈" or (isinstance(value, Number) and value.decimals) else Fraction(0)
+    if unit and isinstance(value, Number):
+        near = has_root_between(given.coefficients, value.value - unit, value.value + unit)
+        rough = has_root_between(given.coefficients, value.value - 10 * unit, value.value + 10 * unit)
+        return "" if near else None if rough else f"no root lies near {value.value}"
+    signs = (1, -1) if double_signs(value) else (1,)
+    for sign in signs:
+        plain = with_sign(value, sign)
+        if isinstance(plain, Number):
+            residue: object = value_at(given.coefficients, plain.value)
+        else:
+            residue = abs(_at(given, plain)) > Fraction(1, 10**9)
+        if residue:
+            return "it is no root"
+    return ""
+
+
+def _at(given: Equation, value: Expression) -> Fraction:
+    """The polynomial at an irrational number, by its size there."""
+    x = evaluate(tame(value), Point(0))
+    if not hasattr(x, "man_exp"):
+        raise Unreadable("a number that is not real")
+    found, size = x * 0, abs(x) * 0 + 1
+    for coefficient in reversed(given.coefficients):
+        term = x * 0 + coefficient.numerator
+        found = found * x + term / coefficient.denominator
+        size = size * (abs(x) + 1) + abs(term) / coefficient.denominator
+    return Fraction(int(abs(found) / size * 10**30), 10**30)
+
+
+def _rounded(before: Sequence[Operand], after: Sequence[Operand]) -> bool:
+    """Whether a decimal stands in the second that does not stand in the first."""
+    old = {d for part in before for d in re.findall(r"\d*\.\d+", part.text)}
+    return any(d not in old for part in after for d in re.findall(r"\d*\.\d+", part.text)) or bool(old)
+
+
+def _lone_term(left: Expression, right: Expression, to: Expression, value: Expression) -> str | None:
+    """Equations in several unknowns, as polynomials up to a factor: why the second is another one."""
+    if any(isinstance(n, Apply) for side in (left, right, to, value) for n in walk(side)):
+        return None
+    forms = Forms(work=MAX_WORK)
+    a, b = (forms.of(tame(total((x, negative(y))))) for x, y in ((left, right), (to, value)))
+    if not forms.independent or len(a.denominator) > 1 or len(b.denominator) > 1:
+        return None
+    one, other = a.numerator, b.numerator
+    names = [{k for m in poly for k, _ in m} for poly in (one, other)]
+    if names[0] != names[1] or len(names[0]) < 2 or any(k[0] == "#" for k in names[0]):
+        return None
+    common = [m for m in one if m in other]
+    if len(common) < 2:
+        return None
+    for anchor in common:
+        gap = _gap(one, other, one[anchor] / other[anchor])
+        if not gap:
+            return ""
+        if len(gap) == 1:
+            return "the two differ by one term"
+    return None
+
+
+def _gap(one: Polynomial, other: Polynomial, factor: Fraction) -> Polynomial:
+    gap: dict[Monomial, Fraction] = {}
+    for monomial in one.keys() | other.keys():
+        value = one.get(monomial, Fraction(0)) - factor * other.get(monomial, Fraction(0))
+        if value:
+            gap[monomial] = value
+    return gap
+
+
+def _orders(first: Statement, second: Statement) -> str | None:
+    """Inequalities in one unknown, at many points."""
+    (a, b), (c, d) = _sides(first), _sides(second)
+    names = symbols(a) | symbols(b)
+    if len(names) != 1 or symbols(c) | symbols(d) != names or any(double_signs(s) for s in (a, b, c, d)):
+        return None
+    given, reached = equation_of(a, b), equation_of(c, d)
+    if given is None or reached is None:
+        return None
+    holds = [(_order_at(a, b, first.relation, x), _order_at(c, d, second.relation, x)) for x in _points(names)]
+    only_first = any(p is True and q is False for p, q in holds)
+    only_second = any(p is False and q is True for p, q in holds)
+    if only_first and only_second:
+        return "each holds where the other does not"
+    return None if only_first else ""
+
+
+def _points(names: frozenset[str]) -> list[dict[str, Fraction]]:
+    (name,) = names
+    return [{name: x} for x in _GRID]
+
+
+def _order_at(left: Expression, right: Expression, sign: str, point: dict[str, Fraction]) -> bool | None:
+    """Whether an inequality holds at a point; None where a side has no value."""
+    at = Point(0)
+    for name, value in point.items():
+        at.bound[name] = evaluate(Number(value), Point(0))
+    try:
+        gap = evaluate(tame(left), at) - evaluate(tame(right), at)
+    except Unreadable:
+        return None
+    if not hasattr(gap, "man_exp"):
+        return None
+    if abs(gap) < 1e-30:
+        return "=" in ORDERS[sign]
+    return (gap < 0) == (ORDERS[sign][0] == "<")

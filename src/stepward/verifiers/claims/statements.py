@@ -1,0 +1,122 @@
+r"""Statements of a step: chains such as ``x^2 = 4`` or ``a < b = c``, and whether one is drawn from another.
+
+One statement is drawn from another where nothing stands between them but arrows, the ends of formulas and words of
+derivation ("so", "simplifies to", "dividing both sides by 3"). Any other word may bring in a new condition.
+"""
+
+# ruff: noqa: SIM905  (lists of words are easiest to read as text)
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from stepward.verifiers.claims.operands import Operand
+from stepward.verifiers.claims.reading import Claim, claims_of
+
+MAX_LINK_CHARS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A chain of relations.
+
+    Attributes:
+        claims: Its pairs, in order; the right side of each is the left side of the next.
+        parts: What stands between its signs, one more than there are pairs.
+    """
+
+    claims: tuple[Claim, ...]
+    parts: tuple[Operand, ...]
+
+    @property
+    def start(self) -> int:
+        """Its first character in the step."""
+        return self.claims[0].start
+
+    @property
+    def end(self) -> int:
+        """The character behind its last."""
+        return self.claims[-1].end
+
+    @property
+    def doubt(self) -> str:
+        """Why it may not say what it seems to say; a mere supposition is none, as consequences hold all the same."""
+        return next((c.doubt for c in self.claims if c.doubt and not c.supposed), "")
+
+    @property
+    def relation(self) -> str:
+        """Its sign where it has one, else empty."""
+        return self.claims[0].relation if len(self.claims) == 1 else ""
+
+
+def statements_of(text: str) -> list[Statement]:
+    """The statements of a step, in order."""
+    groups: list[list[Claim]] = []
+    for claim in claims_of(text, every=True):
+        if claim.chained and groups and groups[-1][-1].right.start == claim.left.start:
+            groups[-1].append(claim)
+        else:
+            groups.append([claim])
+    return [Statement(tuple(g), (g[0].left, *(c.right for c in g))) for g in groups]
+
+
+class Link(IntEnum):
+    """How one statement follows another."""
+
+    NONE = 0
+    BESIDE = 1
+    """Nothing but layout stands between them."""
+    DRAWN = 2
+    """Words or an arrow say that the second follows."""
+
+
+_TOKEN = re.compile(
+    r"\\(?:text|textbf|textrm|mbox)\s*\{|\\begin\{[a-z]+\*?\}|\\end\{[a-z]+\*?\}|\\[a-zA-Z]+|\\.|[^\W\d_]+(?:['’-][^\W\d_]+)*|\d+|\S",
+)
+_ARROWS = frozenset("⇒ → ⟹ ⟶ ∴ ⇔ \\Rightarrow \\implies \\rightarrow \\to \\Longrightarrow \\iff \\Leftrightarrow "
+                    "\\therefore \\longrightarrow".split())  # fmt: skip
+_LAYOUT = frozenset(
+    "\\( \\) \\[ \\] $ { } , . : ; * & \\\\ \\, \\; \\: \\! \\  \\quad \\qquad \\left \\right \\text{ # - – ` > \\displaystyle".split(" ")
+)
+_DRAWS = frozenset(
+    "so thus therefore hence then gives give giving yields yield yielding implies implying means becomes become "
+    "simplifies simplify simplifying simplified simplification get gets getting obtain obtaining equivalent "
+    "equivalently expand expands expanding expanded combine combining combined collecting rearrange rearranging "
+    "rearranged rewrite rewriting rewritten factor factoring factors factored solve solving solved divide dividing "
+    "dividing subtract subtracting add adding multiply multiplying distribute distributing isolate isolating cancel "
+    "cancelling canceling reduces reduce reducing leads leading find cross-multiplying cross-multiply cross "
+    "transposing moving move find taking take".split()
+)
+_NEUTRAL = frozenset(
+    "this which that to us we have both sides side by from each the equation into as it can be is now next finally "
+    "further again like terms term left right hand left-hand right-hand in on out and a an for form standard "
+    "quadratic root roots square will could need our i.e value "
+    "common denominator fraction fractions parentheses numerator using distributive property with e step "
+    "following result expression here all everything together over up through i ie ".split()
+)
+
+
+def link_between(between: str) -> Link:
+    """How the statement behind a text follows the one before it."""
+    if len(between) > MAX_LINK_CHARS:
+        return Link.NONE
+    drawn = False
+    for match in _TOKEN.finditer(between):
+        token = match.group()
+        if token in _ARROWS:
+            drawn = True
+        elif token in _LAYOUT or token.startswith(("\\begin{align", "\\end{align", "\\begin{eq", "\\end{eq")):
+            continue
+        elif token[0].isdigit() or (len(token) == 1 and token.isalpha()):
+            continue
+        elif token.lower() in _DRAWS:
+            drawn = True
+        elif token.lower() not in _NEUTRAL:
+            return Link.NONE
+    return Link.DRAWN if drawn else Link.BESIDE
+
+
+def pairs(statements: Sequence[Statement]) -> Sequence[tuple[Statement, Statement]]:
+    """Each statement with the next."""
+    return list(zip(statements, statements[1:], strict=False))
