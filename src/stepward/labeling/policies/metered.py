@@ -1,0 +1,147 @@
+"""A policy that is watched: what is in flight, for how long, and what came back. It changes no rollout."""
+
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stepward.labeling.policies.http_pool import Usage
+from stepward.prm.policy import Policy, SampleRequest, Tokenizer
+from stepward.prm.types import FinishReason, Outcome, PolicyInfo, Prefix, Rollout, TokenIds
+
+RATE_WINDOW_S = 60.0
+
+
+@dataclass(slots=True)
+class Meter:
+    """What passed through watched policies. Times are ``time.monotonic()``; nothing of it goes into a row.
+
+    Attributes:
+        began: When the first request was sent; None before.
+        finished: Rollouts that came back.
+        faults: Those of them that the engine could not serve.
+        refused: Requests that ended in an exception.
+        prompt_tokens: Tokens of the prefixes that were sent.
+        tokens: Sampled tokens.
+        finish_reasons: Rollouts by finish reason.
+        likelihoods: Continuations that were scored.
+        keep_s: For how long each finish is kept in ``ended``.
+        ended: (time, tokens) of each rollout that ended within ``keep_s``.
+    """
+
+    began: float | None = None
+    finished: int = 0
+    faults: int = 0
+    refused: int = 0
+    prompt_tokens: int = 0
+    tokens: int = 0
+    finish_reasons: Counter[FinishReason] = field(default_factory=Counter[FinishReason])
+    likelihoods: int = 0
+    keep_s: float = RATE_WINDOW_S
+    ended: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
+    _sent: dict[int, float] = field(default_factory=dict[int, float])
+    _number: int = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for their rollout, those that the engine holds back included."""
+        return len(self._sent)
+
+    def queue_age_s(self, now: float) -> float:
+        """How long the oldest request in flight has waited; 0 where there is none."""
+        oldest = next(iter(self._sent.values()), None)
+        return 0.0 if oldest is None else now - oldest
+
+    def tokens_per_s(self, now: float) -> float:
+        """Sampled tokens a second over the last ``keep_s`` seconds, or since the beginning."""
+        self._forget(now)
+        if self.began is None:
+            return 0.0
+        return sum(n for _, n in self.ended) / max(1e-9, min(self.keep_s, now - self.began))
+
+    def begin(self, request: SampleRequest) -> int:
+        """Note that a request is sent; gives back its number."""
+        now = time.monotonic()
+        self.began = now if self.began is None else self.began
+        self._number += 1
+        self._sent[self._number] = now
+        self.prompt_tokens += len(request.prefix.prompt_ids) + len(request.prefix.solution_ids)
+        return self._number
+
+    def end(self, number: int, rollout: Rollout | None) -> None:
+        """Note that a request came back; None where it ended in an exception."""
+        del self._sent[number]
+        if rollout is None:
+            self.refused += 1
+            return
+        now, tokens = time.monotonic(), len(rollout.token_ids)
+        self.finished += 1
+        self.tokens += tokens
+        self.finish_reasons[rollout.finish_reason] += 1
+        self.faults += rollout.outcome is Outcome.ERROR
+        self.ended.append((now, tokens))
+        if self.finished % 256 == 0:
+            self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        while self.ended and self.ended[0][0] < now - self.keep_s:
+            self.ended.popleft()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeteredPolicy:
+    """A policy whose requests a meter counts. Several may share one meter."""
+
+    inner: Policy
+    meter: Meter
+
+    @property
+    def info(self) -> PolicyInfo:
+        """Of the policy inside."""
+        return self.inner.info
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Of the policy inside."""
+        return self.inner.tokenizer
+
+    @property
+    def context_length(self) -> int:
+        """Of the policy inside."""
+        return self.inner.context_length
+
+    @property
+    def deterministic(self) -> bool:
+        """Of the policy inside."""
+        return self.inner.deterministic
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the checkpoint inside lies, or None."""
+        folder: object = getattr(self.inner, "folder", None)
+        return folder if isinstance(folder, Path) else None
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the engine inside counts of itself, or None."""
+        usage: object = getattr(self.inner, "usage", None)
+        return usage if isinstance(usage, Usage) else None
+
+    async def sample(self, request: SampleRequest) -> Rollout:
+        """Draw one rollout, counted."""
+        number = self.meter.begin(request)
+        rollout: Rollout | None = None
+        try:
+            rollout = await self.inner.sample(request)
+            return rollout
+        finally:
+            self.meter.end(number, rollout)
+
+    async def loglikelihood(self, prefix: Prefix, continuation: TokenIds) -> tuple[float, ...]:
+        """Score a continuation, counted."""
+        self.meter.likelihoods += 1
+        return await self.inner.loglikelihood(prefix, continuation)
+
+    async def close(self) -> None:
+        """Free the engine inside."""
+        await self.inner.close()
