@@ -1,7 +1,7 @@
 """Names -> objects. The only file that knows both a configuration and the classes that it names."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -9,23 +9,29 @@ from pathlib import Path
 
 from stepward import __version__
 from stepward.flows.config import LabelConfig
+from stepward.flows.constants import to_json
 from stepward.flows.grading import make_grader
 from stepward.flows.logged import replay_of
 from stepward.flows.verify import verifier_named
 from stepward.labeling.allocation.no_rollouts import NoRollouts
-from stepward.labeling.allocation.registry import make_allocation
+from stepward.labeling.allocation.registry import allocation_options, make_allocation
 from stepward.labeling.estimators.registry import make_estimator
 from stepward.labeling.evidence import AllocationRule, LabelingConstants
+from stepward.labeling.fusion import fusion_rule
+from stepward.labeling.outcomes import Reviews
 from stepward.labeling.plan import Engines, Labeling, StepVerifier
 from stepward.labeling.policies.embedded import embedded_folder
 from stepward.labeling.policies.registry import load_policy, policy_names
 from stepward.prm.dataset.manifest import Manifest, config_hash
-from stepward.prm.errors import ModelError
+from stepward.prm.errors import ConfigError, ModelError
+from stepward.prm.models.load import load as load_reward_model
 from stepward.prm.policy import Policy
 from stepward.prm.problems import read_problems
 from stepward.prm.prompts import PromptTemplate, chat_template, file_template, plain_template
-from stepward.prm.types import Allocation, LabelerInfo, Problem, TokenIds, Verdict
+from stepward.prm.types import LabelerInfo, Problem, Sampler, TokenIds, Verdict
 from stepward.verifiers.base import Verifier
+from stepward.verifiers.critiques import StepVotes
+from stepward.verifiers.judge import AS_IS, Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,11 @@ class LabelingJob:
 
 
 def build_labeling(
-    config: LabelConfig, constants: LabelingConstants, engines: Engines | None = None
+    config: LabelConfig,
+    constants: LabelingConstants,
+    engines: Engines | None = None,
+    *,
+    pilot: Mapping[str, float] | None = None,
 ) -> LabelingJob:
     """Bind everything that a labelling run names.
 
@@ -52,6 +62,7 @@ def build_labeling(
         config: The run.
         constants: What a pilot fixed (``flows.pilot``).
         engines: Those that are loaded already; None loads them.
+        pilot: What the manifest says of the pilot.
 
     Raises:
         ConfigError: A name that no registry knows.
@@ -80,7 +91,13 @@ def build_labeling(
         labeler=labeler,
         policy_info=policy_info,
         completer_info=completer_info,
+        fusion=fusion_rule(config.fusion_name),
+        outcomes_from=config.outcomes,
+        constants=constants,
+        uniform_from=config.uniform_from,
+        unfinished_as_wrong=config.truncated_as == "wrong",
     )
+    stored = to_json(constants, allocation.kind) | ({"pilot": dict(pilot)} if pilot else {})
     manifest = Manifest(
         config=settings,
         code_version=__version__,
@@ -89,7 +106,7 @@ def build_labeling(
         seeds={"run": config.seed},
         policy=policy_info,
         completer=completer_info,
-        constants={"price": constants.price} if allocation.kind is Allocation.INFORMATION_GAIN else {},
+        constants=stored,
         prompts={template.hash: template.shown},
         step_format=config.steps.model_dump(),
         tokenizer_hash=engines.completer.tokenizer.hash,
@@ -98,16 +115,47 @@ def build_labeling(
 
 
 def build_engines(config: LabelConfig) -> Engines:
-    """Load policy, completer, prompt, grader and step verifiers of a run."""
+    """Load policy, completer, prompt, grader, step verifiers, judge and reward model of a run."""
     policy = load_policy_for(config.policy, config)
     same = config.completer in (None, config.policy)
+    verifiers = [verifier_named(name) for name in config.verifiers if name != "judge"]
+    judge = None if config.judge is None else _judge(config)
+    spark = config.outcomes == "spark"
+    if judge is not None and not spark:
+        verifiers.append(judge)
     return Engines(
         policy=policy,
         completer=policy if same else load_policy_for(str(config.completer), config),
         render=partial(_render, prompt_template(config.prompt, folder_of(policy)), policy),
         grader=make_grader(),
-        verify_steps=_step_verifier([verifier_named(name) for name in config.verifiers]),
+        verify_steps=_step_verifier(verifiers),
+        reward_model=None if config.hint is None else load_reward_model(config.hint),
+        reviews=_reviews(judge) if judge is not None and spark else None,
     )
+
+
+def _judge(config: LabelConfig) -> Judge:
+    """The judge of a run, prompted through its own chat template where it has one."""
+    assert config.judge is not None
+    policy = load_policy_for(config.judge, config)
+    folder = folder_of(policy)
+    return Judge(
+        policy=policy,
+        template=chat_template(folder) if folder is not None and _has_chat_template(folder) else AS_IS,
+        sampler=Sampler(temperature=0.7, top_p=0.95, max_tokens=config.judge_max_tokens),
+        num_samples=config.judge_samples,
+        seed=config.seed,
+    )
+
+
+def _reviews(judge: Judge) -> Reviews:
+    async def reviews(
+        problem: Problem, steps: Sequence[str]
+    ) -> tuple[Sequence[StepVotes], list[tuple[Verdict, ...]]]:
+        votes = await judge.votes(problem, steps)
+        return votes.steps, judge.verdicts(votes, len(steps))
+
+    return reviews
 
 
 def load_policy_for(name: str, config: LabelConfig | None = None) -> Policy:
@@ -171,9 +219,25 @@ def _has_chat_template(folder: Path) -> bool:
 def _allocation(config: LabelConfig, constants: LabelingConstants) -> AllocationRule:
     if config.allocation == "none":
         return NoRollouts()
-    if config.allocation == Allocation.INFORMATION_GAIN:
-        return make_allocation(config.allocation, constants=constants)
-    return make_allocation(config.allocation, num_rollouts=config.num_rollouts)
+    known = allocation_options(config.allocation)
+    given: dict[str, object] = dict(config.allocation_options)
+    if unknown := sorted(set(given) - set(known) | set(given) & {"constants"}):
+        raise ConfigError(
+            [
+                f"allocation_options: {config.allocation} has no {u!r}; it has {', '.join(known)}"
+                for u in unknown
+            ]
+        )
+    if "constants" in known:
+        given["constants"] = constants
+    if "num_rollouts" in known:
+        given.setdefault("num_rollouts", config.num_rollouts)
+    if "truncated_as_wrong" in known:
+        given.setdefault("truncated_as_wrong", config.truncated_as == "wrong")
+    try:
+        return make_allocation(config.allocation, **given)
+    except (TypeError, ValueError) as fault:
+        raise ConfigError([f"allocation_options: {fault}"]) from fault
 
 
 def _render(template: PromptTemplate, policy: Policy, problem: Problem) -> TokenIds:

@@ -10,6 +10,8 @@ from typing import Any, Literal, Self, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from stepward.labeling.fusion import RULES
+from stepward.labeling.outcomes import OutcomesFrom
 from stepward.prm.errors import ConfigError
 from stepward.prm.steps import StepFormat
 from stepward.prm.types import Sampler
@@ -49,6 +51,24 @@ class StepsConfig(_Config):
         return StepFormat(**self.model_dump())
 
 
+class PricesConfig(_Config):
+    """What a run costs, in one currency; read by ``stepward plan`` alone.
+
+    Attributes:
+        million_prompt_tokens: A million tokens of prompts and prefixes.
+        million_generated_tokens: A million sampled tokens.
+        gpu_hour: An hour of one GPU.
+        hour: An hour of the machine.
+        currency: Its name.
+    """
+
+    million_prompt_tokens: float = Field(default=0.0, ge=0)
+    million_generated_tokens: float = Field(default=0.0, ge=0)
+    gpu_hour: float = Field(default=0.0, ge=0)
+    hour: float = Field(default=0.0, ge=0)
+    currency: str = "USD"
+
+
 class LabelConfig(_Config):
     """A labelling run.
 
@@ -63,12 +83,29 @@ class LabelConfig(_Config):
         num_rollouts: K, where the allocation has one.
         price: Nats a token below which information is not bought (``information_gain``); None = by a pilot, so that
             a rollout as long as a solution has to tell .025 nat.
+        allocation_options: Options of the allocation by name, as its class has them.
+        verifiers: Tool verifiers of steps.
+        judge: Who judges steps: a policy by name. Its verdicts join the tools'.
+        judge_samples: Reviews a solution.
+        judge_max_tokens: Most tokens a review may have.
+        hint: A reward model, folder or Hub id, that scores every step before the first rollout.
+        fusion: How verdicts and hints enter the labels; None = in the posterior where the labeler has one and there
+            is anything to fuse, else returns alone.
+        verifier_quality: Precision and recall of verifiers: ``assumed``, ``learned`` (Dawid-Skene on the pilot), or
+            a labelled file of ProcessBench's format, which must not be reported on.
+        outcomes: What outcomes rest on: the problems' ``answers``, ``votes`` of the solutions, or ``spark``.
+        uniform_from: Draws from the bare problem from which one whose draws are all right, or all wrong, gets no
+            rollouts; 0 = never.
+        pilot_problems: Problems of the pilot that fixes constants.
         shard_problems: Problems a shard; the unit of resumption.
         problems_in_flight: Problems labelled at the same time in one worker.
         workers: Processes, each with an engine of its own.
         batch_size: Rollouts that an engine of ours decodes at once.
-        budget_tokens: Stop at a problem boundary once so many tokens were sampled.
+        budget_tokens: Stop at a problem boundary once so many tokens were sampled. With ``information_gain`` and no
+            price of its own, a new run's price is bisected on the pilot so that the budget covers all problems.
         budget_hours: The same for hours.
+        gpus: GPUs that the engines hold, for ``stepward plan``.
+        prices: A price table, for ``stepward plan``.
     """
 
     problems: str
@@ -87,7 +124,17 @@ class LabelConfig(_Config):
     labeler: str = "changepoint"
     truncated_as: Literal["exclude", "wrong", "bounds"] = "bounds"
     price: float | None = Field(default=None, gt=0)
+    allocation_options: dict[str, float | int | bool] = Field(default_factory=dict)
     verifiers: tuple[str, ...] = ()
+    judge: str | None = None
+    judge_samples: int = Field(default=8, ge=1)
+    judge_max_tokens: int = Field(default=2048, ge=1)
+    hint: str | None = None
+    fusion: str | None = None
+    verifier_quality: str = "assumed"
+    outcomes: OutcomesFrom = "answers"
+    uniform_from: int = Field(default=8, ge=0)
+    pilot_problems: int = Field(default=16, ge=1)
     seed: int = Field(default=0, ge=0)
     shard_problems: int = Field(default=50, ge=1)
     problems_in_flight: int = Field(default=256, ge=1)
@@ -95,12 +142,52 @@ class LabelConfig(_Config):
     batch_size: int = Field(default=128, ge=1)
     budget_tokens: int | None = Field(default=None, ge=1)
     budget_hours: float | None = Field(default=None, gt=0)
+    gpus: int = Field(default=0, ge=0)
+    prices: PricesConfig | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.allocation not in ("none", "information_gain") and self.num_rollouts == 0:
             raise ValueError("num_rollouts is 0: name allocation 'none' to label without rollouts")
+        if faults := self._fusion_faults():
+            raise ValueError("; ".join(faults))
         return self
+
+    def _fusion_faults(self) -> list[str]:
+        faults: list[str] = []
+        speakers = bool(self.verifiers or self.judge)
+        if self.fusion is not None and self.fusion not in RULES:
+            faults.append(f"fusion {self.fusion!r} is unknown; one of {', '.join(RULES)}")
+        elif self.fusion is not None:
+            rule = RULES[self.fusion]
+            if rule.needs_verdicts and not speakers:
+                faults.append(f"fusion {rule.name!r} needs verdicts: name verifiers or a judge")
+            if rule.in_posterior and self.labeler != "changepoint":
+                faults.append(f"fusion 'posterior' needs labeler 'changepoint', not {self.labeler!r}")
+            if rule.name == "consensus" and self.judge is None:
+                faults.append("fusion 'consensus' needs a judge to agree with: name one")
+        if "judge" in self.verifiers and self.judge is None:
+            faults.append("verifier 'judge' needs to know who judges: give judge, a policy")
+        if self.outcomes == "spark" and self.judge is None:
+            faults.append("outcomes 'spark' rest on a judge's reviews: give judge, a policy")
+        if self.verifier_quality != "assumed" and not speakers:
+            faults.append(f"verifier_quality {self.verifier_quality!r} needs verifiers or a judge")
+        if self.verifier_quality not in ("assumed", "learned") and not Path(self.verifier_quality).is_file():
+            faults.append(f"verifier_quality: no file {self.verifier_quality}; give one, assumed or learned")
+        return faults
+
+    @property
+    def fusion_name(self) -> str:
+        """The fusion rule, by name."""
+        if self.fusion is not None:
+            return self.fusion
+        anything = bool(self.verifiers or self.judge or self.hint)
+        return "posterior" if anything and self.labeler == "changepoint" else "returns"
+
+    @property
+    def fuses_in_posterior(self) -> bool:
+        """Whether the posterior itself reads verdicts and hints."""
+        return RULES[self.fusion_name].in_posterior
 
     def row_settings(self) -> dict[str, Any]:
         """What the manifest holds and hashes: JSON values, file names without their folders."""
@@ -108,13 +195,22 @@ class LabelConfig(_Config):
         settings["problems"] = _portable(self.problems)
         if self.solutions is not None:
             settings["solutions"] = self.solutions.name
-        for role in ("policy", "completer"):
+        for role in ("policy", "completer", "judge", "hint", "verifier_quality"):
             if settings[role] is not None:
                 settings[role] = _portable(settings[role])
         return settings
 
 
-_NOT_ROW_SHAPING = ("out", "workers", "batch_size", "problems_in_flight", "budget_tokens", "budget_hours")
+_NOT_ROW_SHAPING = (
+    "out",
+    "workers",
+    "batch_size",
+    "problems_in_flight",
+    "budget_tokens",
+    "budget_hours",
+    "gpus",
+    "prices",
+)
 
 
 class TrainConfig(_Config):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import TypeVar
 
+from stepward.flows.budget import Budget
 from stepward.flows.build import LabelingJob, build_engines, build_labeling
 from stepward.flows.config import LabelConfig
 from stepward.flows.logged import given_by_problem
@@ -122,37 +123,6 @@ class Progress:
             self.skipped[result.problem.id] = result.skipped
 
 
-@dataclass(slots=True)
-class Budget:
-    """Admits problems until tokens or hours run out; a problem that has begun is finished.
-
-    Before anything has finished, a few problems go ahead to show what one costs.
-    """
-
-    progress: Progress
-    tokens: int | None
-    hours: float | None
-    in_flight: int = 0
-
-    PIONEERS = 4
-
-    async def admit(self) -> None:
-        """Wait until one more problem may start.
-
-        Raises:
-            BudgetSpent: It may not.
-        """
-        while self.tokens is not None and self.progress.problems == 0 and self.in_flight >= self.PIONEERS:
-            await asyncio.sleep(0.01)
-        if self.hours is not None and time.monotonic() - self.progress.began >= self.hours * 3600:
-            raise BudgetSpent(f"the budget of {self.hours} hours is spent")
-        if self.tokens is not None:
-            mean = self.progress.tokens / self.progress.problems if self.progress.problems else 0.0
-            if self.progress.tokens + mean * (self.in_flight + 1) > self.tokens:
-                raise BudgetSpent(f"the budget of {self.tokens:,} tokens is spent")
-        self.in_flight += 1
-
-
 async def label(
     config: LabelConfig,
     *,
@@ -188,11 +158,12 @@ async def label(
     given = given_by_problem(config.solutions, problems) if config.solutions is not None else None
     shards = _shards(problems, config.shard_problems)
     loaded = engines or build_engines(config)
-    constants = await fix_constants(config, loaded, problems, given)
-    job = build_labeling(config, constants, loaded)
+    fixed = await fix_constants(config, loaded, problems, given, fresh=overwrite)
+    job = build_labeling(config, fixed.constants, loaded, pilot=fixed.pilot)
     mine = [i for i in range(len(shards)) if part is None or part.holds(i)]
     progress = Progress(sum(len(shards[i]) for i in mine))
-    budget = Budget(progress, config.budget_tokens, config.budget_hours)
+    least = fixed.mean_tokens * config.num_solutions if given is None else 0.0
+    budget = Budget(progress, config.budget_tokens, config.budget_hours, fixed.spent, least)
     with ShardStore.create_or_resume(
         config.out,
         job.manifest,
@@ -204,7 +175,7 @@ async def label(
         finished = store.finished()
         progress.found = sum(len(shards[i]) for i in mine if i in finished)
         pending = ((i, shards[i]) for i in mine if i not in finished)
-        run = _Run(config, constants, job, store, progress, budget, given, watch)
+        run = _Run(config, fixed.constants, job, store, progress, budget, given, watch)
         try:
             await _in_parallel(
                 (run.shard(through, i, shard) for i, shard in pending),
@@ -327,9 +298,8 @@ class _Run:
         try:
             given = [_given(self.given, problem) for problem in problems]
             loop = asyncio.get_running_loop()
-            price = self.constants.price
             results = await loop.run_in_executor(
-                self.pool, _label_in_worker, self.config, price, problems, given
+                self.pool, _label_in_worker, self.config, self.constants, problems, given
             )
         finally:
             self.budget.in_flight -= 1
@@ -350,13 +320,13 @@ _worker: dict[str, tuple[asyncio.Runner, LabelingJob]] = {}
 
 def _label_in_worker(
     config: LabelConfig,
-    price: float,
+    constants: LabelingConstants,
     problems: Sequence[Problem],
     given: Sequence[Sequence[GivenSolution] | None],
 ) -> list[ProblemResult]:
     key = config.model_dump_json()
     if key not in _worker:
-        _worker[key] = (asyncio.Runner(), build_labeling(config, LabelingConstants(price=price)))
+        _worker[key] = (asyncio.Runner(), build_labeling(config, constants))
     runner, job = _worker[key]
 
     async def shard() -> list[ProblemResult]:

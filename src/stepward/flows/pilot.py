@@ -2,68 +2,244 @@
 
 A decision about a problem may read such constants and its own results, nothing else. A resumed run takes them from
 the manifest that is there, so that it goes on at the same price whatever the engine.
+
+The pilot's problems are spread over the file and labelled with the seeds that the run will use. Where a budget is
+given, the price is bisected: what the pilot's problems spend at a price is what the run would spend on them, and a
+rollout that one price has drawn is remembered for the next.
 """
 
 import asyncio
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
+from stepward.flows import constants as stored_constants
+from stepward.flows.build import build_labeling
 from stepward.flows.config import LabelConfig
-from stepward.labeling.allocation.information_gain import scale_free_price
+from stepward.flows.remembered import Remembered
+from stepward.labeling.allocation.information_gain import price_for_budget, scale_free_price
+from stepward.labeling.annotate import ProblemResult, annotate
 from stepward.labeling.evidence import LabelingConstants
 from stepward.labeling.plan import Engines, GivenSolution
+from stepward.labeling.source_quality import fitted_hint, learned, measured
 from stepward.prm.dataset.folder import stored_manifest
-from stepward.prm.errors import InputError
-from stepward.prm.policy import SampleRequest
+from stepward.prm.dataset.manifest import config_hash
+from stepward.prm.errors import BudgetSpent, InputError
+from stepward.prm.evaluation.readers.processbench import read_items
+from stepward.prm.policy import Policy, SampleRequest
 from stepward.prm.seeds import derive_seed
 from stepward.prm.types import Allocation, Prefix, Problem
 
-PILOT_PROBLEMS = 16
+Given = Mapping[str, Sequence[GivenSolution]] | None
+
+BUDGET_SHARE = 0.95
+"""Of the budget that the price aims at: the run stops at a problem boundary, before the last tokens."""
+_WIDENINGS = 5
+_WIDEN = 4.0
+_HALVINGS = 5  # of a factor 4: the price within 5 %
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """What the pilot fixed.
+
+    Attributes:
+        constants: What labelling reads.
+        pilot: What the manifest says of a pilot for a budget: problems, the budget, what the run will spend by it.
+        spent: Tokens that it sampled in this process.
+        mean_tokens: Mean tokens of a solution; 0 where none was drawn.
+    """
+
+    constants: LabelingConstants = field(default_factory=LabelingConstants)
+    pilot: Mapping[str, float] = field(default_factory=dict[str, float])
+    spent: int = 0
+    mean_tokens: float = 0.0
 
 
 async def fix_constants(
-    config: LabelConfig,
-    engines: Engines,
-    problems: Sequence[Problem],
-    given: Mapping[str, Sequence[GivenSolution]] | None,
-) -> LabelingConstants:
-    """The constants of a run: given, from the manifest that is there, or by a pilot.
-
-    The pilot draws one solution of some problems, spread over the file, with the seeds that the run will use.
+    config: LabelConfig, engines: Engines, problems: Sequence[Problem], given: Given, *, fresh: bool = False
+) -> Fixed:
+    """The constants of a run: from the manifest that is there (unless it is to be a fresh one), given, or by a pilot.
 
     Raises:
-        InputError: The pilot's solutions are all empty.
+        InputError: The pilot's solutions are all empty, or too few sources spoke to learn their quality.
+        BudgetSpent: The budget does not hold one rollout.
     """
-    if config.price is not None:
-        return LabelingConstants(price=config.price)
-    if config.allocation != Allocation.INFORMATION_GAIN:
-        return LabelingConstants()
-    manifest = stored_manifest(config.out) if config.out.is_dir() else None
-    if manifest is not None and "price" in manifest.constants:
-        return LabelingConstants(price=float(manifest.constants["price"]))
-    if given is not None:
-        lengths = [len(engines.completer.tokenizer.encode(_text(g))) for gs in given.values() for g in gs]
-    else:
-        stride = max(1, len(problems) // PILOT_PROBLEMS)
-        pilot = problems[::stride][:PILOT_PROBLEMS]
-        lengths = await asyncio.gather(*(_solution_length(p, config, engines) for p in pilot))
+    manifest = stored_manifest(config.out) if config.out.is_dir() and not fresh else None
+    if manifest is not None and manifest.config_hash == config_hash(config.row_settings()):
+        stored = dict(manifest.constants)
+        return Fixed(stored_constants.from_json(stored), stored.get("pilot", {}))
+    policy, completer = _remembered(engines)
+    engines = replace(engines, policy=policy, completer=completer)
+    lengths = await _lengths(config, engines, problems, given)
+    price = config.price if config.price is not None else _default_price(config, lengths)
+    constants = LabelingConstants(price=price)
+    if config.verifier_quality not in ("assumed", "learned"):
+        quality = await _measured(Path(config.verifier_quality), engines)
+        constants = replace(constants, precision=dict(quality.precision), recall=dict(quality.recall))
+    learning = config.verifier_quality == "learned"
+    if config.fuses_in_posterior and (learning or engines.reward_model is not None):
+        apart = config.model_copy(update={"fusion": "returns", "labeler": "changepoint"})
+        rows = [
+            r for found in await _pilot(apart, constants, engines, problems, given) for r in found.solutions
+        ]
+        constants = replace(constants, hint=fitted_hint(rows))
+        if learning:
+            quality = learned(rows)
+            constants = replace(constants, precision=dict(quality.precision), recall=dict(quality.recall))
+    note: dict[str, float] = {}
+    if config.budget_tokens is not None and config.price is None and _pays(config):
+        constants, expected = await _price_for(config, constants, engines, problems, given)
+        note = {
+            "problems": len(_pilot_problems(config, problems)),
+            "budget_tokens": config.budget_tokens,
+            "expected_tokens": round(expected),
+        }
+    spent = policy.tokens + (completer.tokens if completer is not policy else 0)
+    mean = statistics.fmean(lengths) if lengths else 0.0
+    return Fixed(constants, note, spent, mean)
+
+
+def _remembered(engines: Engines) -> tuple[Remembered, Remembered]:
+    policy = Remembered(engines.policy)
+    same = engines.completer is engines.policy
+    return policy, policy if same else Remembered(engines.completer)
+
+
+def _pays(config: LabelConfig) -> bool:
+    return config.allocation == Allocation.INFORMATION_GAIN
+
+
+def _default_price(config: LabelConfig, lengths: Sequence[int]) -> float:
+    if not _pays(config):
+        return LabelingConstants().price
     mean = statistics.fmean(lengths)
     if mean <= 0:
         raise InputError(
             "fixing the price: the pilot's solutions are all empty; give --price, in nats a token"
         )
     # Two digits: the price is a rule of thumb, and the manifest should be readable.
-    return LabelingConstants(price=float(f"{scale_free_price(mean):.1e}"))
+    return float(f"{scale_free_price(mean):.1e}")
 
 
-async def _solution_length(problem: Problem, config: LabelConfig, engines: Engines) -> int:
+def _pilot_problems(config: LabelConfig, problems: Sequence[Problem]) -> Sequence[Problem]:
+    stride = max(1, len(problems) // config.pilot_problems)
+    return problems[::stride][: config.pilot_problems]
+
+
+async def _lengths(
+    config: LabelConfig, engines: Engines, problems: Sequence[Problem], given: Given
+) -> list[int]:
+    """Tokens of one solution a pilot problem; of one problem where only the budget asks; none where nothing does."""
+    if given is not None:
+        return [len(engines.completer.tokenizer.encode(_text(g))) for gs in given.values() for g in gs]
+    asks = _pays(config) and config.price is None
+    if not asks and config.budget_tokens is None:
+        return []
+    pilot = _pilot_problems(config, problems)
+    first = await _solution_length(pilot[0], config, engines.policy, engines)
+    if config.budget_tokens is not None and first > config.budget_tokens:
+        raise BudgetSpent(
+            f"the budget of {config.budget_tokens:,} tokens does not hold one rollout: the first solution, of problem "
+            f"{pilot[0].id}, took {first:,}; give a larger budget_tokens or a smaller max_tokens"
+        )
+    if not asks:
+        return [first]
+    # The pilot may take a quarter of the budget, as far as the first solution tells.
+    room = len(pilot)
+    if config.budget_tokens is not None:
+        room = max(1, min(room, int(config.budget_tokens / (4 * max(1, first)))))
+    rest = [_solution_length(p, config, engines.policy, engines) for p in pilot[1:room]]
+    return [first, *await asyncio.gather(*rest)]
+
+
+async def _solution_length(problem: Problem, config: LabelConfig, policy: Policy, engines: Engines) -> int:
     request = SampleRequest(
         Prefix(problem.id, engines.render(problem)),
         config.sampler.build(),
         derive_seed(config.seed, problem.id, "solution", 0),
         want_logprobs=True,
     )
-    return len((await engines.policy.sample(request)).token_ids)
+    return len((await policy.sample(request)).token_ids)
+
+
+async def _pilot(
+    config: LabelConfig,
+    constants: LabelingConstants,
+    engines: Engines,
+    problems: Sequence[Problem],
+    given: Given,
+) -> list[ProblemResult]:
+    plan = build_labeling(config, constants, engines).plan
+    return list(
+        await asyncio.gather(
+            *(
+                annotate(p, plan, engines, None if given is None else given[p.id])
+                for p in _pilot_problems(config, problems)
+            )
+        )
+    )
+
+
+async def _price_for(
+    config: LabelConfig,
+    constants: LabelingConstants,
+    engines: Engines,
+    problems: Sequence[Problem],
+    given: Given,
+) -> tuple[LabelingConstants, float]:
+    """The constants with the lowest price at which the pilot keeps within the budget, and what the run then spends.
+
+    Bisection starts at the default price and widens by factors of 4, so that no price is tried that spends many
+    times the budget. Where even the highest does not keep within it, the hard stop ends the run.
+    """
+    assert config.budget_tokens is not None
+    target = BUDGET_SHARE * config.budget_tokens
+    pilot = _pilot_problems(config, problems)
+    known: dict[float, float] = {}
+
+    async def spent(price: float) -> float:
+        if price not in known:
+            results = await _pilot(config, replace(constants, price=price), engines, problems, given)
+            known[price] = sum(r.tokens for r in results) / len(pilot) * len(problems)
+        return known[price]
+
+    low = high = constants.price
+    if await spent(high) > target:
+        for _ in range(_WIDENINGS):
+            low, high = high, high * _WIDEN
+            if await spent(high) <= target:
+                break
+    else:
+        for _ in range(_WIDENINGS):
+            low, high = low / _WIDEN, low
+            if await spent(low) > target:
+                break
+    if known[high] > target:
+        return replace(constants, price=float(f"{high:.2e}")), known[high]
+    loop = asyncio.get_running_loop()
+    price = await asyncio.to_thread(
+        price_for_budget, _blocking(spent, loop), target, low=low, high=high, iterations=_HALVINGS
+    )
+    return replace(constants, price=float(f"{price:.6g}")), await spent(price)
+
+
+def _blocking(
+    work: Callable[[float], Coroutine[Any, Any, float]], loop: asyncio.AbstractEventLoop
+) -> Callable[[float], float]:
+    """An async function for a thread that may wait."""
+    return lambda price: asyncio.run_coroutine_threadsafe(work(price), loop).result()
+
+
+async def _measured(path: Path, engines: Engines) -> Any:
+    """Quality of the run's verifiers on a labelled file, which must not be reported on."""
+    assert engines.verify_steps is not None
+    items = read_items(path)
+    verify = engines.verify_steps
+    found = await asyncio.gather(*(verify(Problem(i.id, i.problem), i.steps) for i in items))
+    return measured([list(f) for f in found], [i.first_error for i in items])
 
 
 def _text(given: GivenSolution) -> str:

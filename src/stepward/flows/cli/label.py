@@ -30,6 +30,18 @@ def label(
     labeler: Annotated[str | None, Opt(help="Counts -> labels")] = None,
     price: Annotated[float | None, Opt(help="Nats a token (information_gain)")] = None,
     verifier: Annotated[list[str] | None, Opt(help="Tool verifier of steps; may be repeated")] = None,
+    verifiers: Annotated[str | None, Opt(help="The same, names with commas between")] = None,
+    fusion: Annotated[
+        str | None, Opt(help="returns, posterior, veto, intersect, consensus, grounded_code, grounded_paper")
+    ] = None,
+    verifier_quality: Annotated[
+        str | None, Opt(help="assumed, learned, or a labelled file of ProcessBench's format")
+    ] = None,
+    judge: Annotated[str | None, Opt(help="Policy that judges steps")] = None,
+    hint: Annotated[str | None, Opt(help="Reward model that scores steps before any rollout")] = None,
+    outcomes: Annotated[
+        str | None, Opt(help="answers, votes (no reference needed) or spark (a judge)")
+    ] = None,
     temperature: Annotated[float | None, Opt()] = None,
     top_p: Annotated[float | None, Opt()] = None,
     max_tokens: Annotated[int | None, Opt(help="Most tokens a solution or rollout may have")] = None,
@@ -58,6 +70,7 @@ def label(
     from stepward.flows.config import LabelConfig, parse
 
     sampler = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
+    named = [*(verifier or ()), *(n.strip() for n in (verifiers or "").split(",") if n.strip())]
     config = parse(
         LabelConfig,
         recipe,
@@ -73,7 +86,12 @@ def label(
         num_rollouts=num_rollouts,
         labeler=labeler,
         price=price,
-        verifiers=tuple(verifier) if verifier else None,
+        verifiers=tuple(named) or None,
+        fusion=fusion,
+        verifier_quality=verifier_quality,
+        judge=judge,
+        hint=hint,
+        outcomes=outcomes,
         sampler=sampler if any(v is not None for v in sampler.values()) else None,
         steps={"delimiter": steps} if steps else None,
         seed=seed,

@@ -1,5 +1,6 @@
 """Names to allocation rules, for a configuration that names one."""
 
+import inspect
 from collections.abc import Callable
 
 from stepward.labeling.allocation.binary_search import BinarySearch
@@ -22,12 +23,26 @@ ALLOCATIONS: dict[str, Callable[..., AllocationRule]] = {
 }
 
 
+def allocation_options(name: str) -> tuple[str, ...]:
+    """Names of an allocation's own options.
+
+    Raises:
+        ConfigError: No such rule.
+    """
+    _check(name)
+    return tuple(inspect.signature(ALLOCATIONS[name]).parameters)
+
+
 def make_allocation(name: str, **options: object) -> AllocationRule:
     """The allocation rule ``name`` with its own options.
 
     Raises:
         ConfigError: No such rule.
     """
+    _check(name)
+    return ALLOCATIONS[name](**options)
+
+
+def _check(name: str) -> None:
     if name not in ALLOCATIONS:
         raise ConfigError([f"allocation: {name!r} is unknown; one of {', '.join(sorted(ALLOCATIONS))}"])
-    return ALLOCATIONS[name](**options)
