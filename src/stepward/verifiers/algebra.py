@@ -13,9 +13,9 @@ from stepward.prm.types import Problem, Reason, Verdict
 from stepward.verifiers.answers.expressions import Unreadable
 from stepward.verifiers.base import register_verifier
 from stepward.verifiers.claims.decisions import MAX_BEYOND_LIMITS, Decision, Truth, verdict_of
-from stepward.verifiers.claims.derivations import drawn_wrongly
+from stepward.verifiers.claims.derivations import decide_derivation
 from stepward.verifiers.claims.identities import decide_identity
-from stepward.verifiers.claims.statements import Statement, statements_of
+from stepward.verifiers.claims.statements import MAX_LINK_CHARS, Statement, statements_of
 
 NAME = "algebra"
 VERSION = "1"
@@ -23,20 +23,32 @@ VERSION = "1"
 _ALTERNATIVES = re.compile(r"\b(?:or|and)\b|;")
 
 
-def decisions_on(text: str) -> list[Decision]:
-    """Decisions on the claims of a step, in order."""
+def decisions_on(text: str, before: str = "") -> list[Decision]:
+    """Decisions on the claims of a step, in order.
+
+    Args:
+        text: The step.
+        before: The step before it, whose last statement this one may go on from.
+    """
     found: list[Decision] = []
     beyond = 0
     statements = statements_of(text)
+    earlier = statements_of(before[-MAX_LINK_CHARS * 4 :]) if statements and before else []
     for index, statement in enumerate(statements):
         if beyond >= MAX_BEYOND_LIMITS:
             break
         for claim in statement.claims:
             made = _bounded(lambda c=claim: decide_identity(c, text), claim.start, claim.end)
             beyond += _append(found, made)
-        if index and not _is_alternative(statements, index - 1, text):
-            first = statements[index - 1]
-            made = _bounded(lambda a=first, b=statement: drawn_wrongly(a, b, text), statement.start, statement.end)
+        row, at, between = statements, index - 1, text[statements[index - 1].end : statement.start]
+        if not index:
+            row, at = earlier, len(earlier) - 1
+            between = before[-MAX_LINK_CHARS * 4 :][earlier[-1].end :] + "\n" + text[: statement.start] if earlier else ""
+        if at >= 0 and not _is_alternative(row, at, text if index else before[-MAX_LINK_CHARS * 4 :]):
+            first = row[at]
+            made = _bounded(
+                lambda a=first, b=statement, c=between: decide_derivation(a, b, c), statement.start, statement.end
+            )
             beyond += _append(found, made)
     return found
 
@@ -64,10 +76,15 @@ def _bounded(decide: Callable[[], Decision | None], start: int, end: int) -> Dec
         return Decision(start, end, Truth.OPEN, Reason.UNSUPPORTED, str(fault), beyond=True)
 
 
-def verify_step(text: str) -> Verdict:
-    """The verdict on one step by itself: refuted by its first false claim."""
+def verify_step(text: str, before: str = "") -> Verdict:
+    """The verdict on one step: refuted by its first false claim.
+
+    Args:
+        text: The step.
+        before: The step before it.
+    """
     began = time.process_time()
-    return verdict_of(decisions_on(text), NAME, VERSION, began=began, nothing="no claim about unknowns was read")
+    return verdict_of(decisions_on(text, before), NAME, VERSION, began=began, nothing="no claim about unknowns was read")
 
 
 @register_verifier(NAME)
@@ -80,4 +97,4 @@ class Algebra:
 
     async def verify(self, problem: Problem, steps: Sequence[str]) -> list[tuple[Verdict, ...]]:
         """One verdict a step, each with the span of the claim that it rests on."""
-        return [(verify_step(text),) for text in steps]
+        return [(verify_step(text, steps[i - 1] if i else ""),) for i, text in enumerate(steps)]

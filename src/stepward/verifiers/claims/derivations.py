@@ -10,12 +10,12 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from stepward.prm.types import Reason
 from stepward.verifiers.answers.canonical import Forms, Monomial, Polynomial
 from stepward.verifiers.answers.expressions import (
     Apply,
     Expression,
     Number,
+    Power,
     Symbol,
     Unreadable,
     double_signs,
@@ -26,7 +26,7 @@ from stepward.verifiers.answers.expressions import (
     with_sign,
 )
 from stepward.verifiers.answers.numeric import Point, evaluate
-from stepward.verifiers.claims.decisions import Decision, Truth, shown
+from stepward.verifiers.claims.decisions import Decision, Truth
 from stepward.verifiers.claims.exact import MAX_WORK, last_place, parse, tame
 from stepward.verifiers.claims.operands import Operand
 from stepward.verifiers.claims.statements import Link, Statement, link_between
@@ -41,14 +41,13 @@ _APPLIED = re.compile(
 _GRID = tuple(Fraction(n, 7) for n in range(-97, 98, 3)) + tuple(Fraction(n) for n in (-1000, -100, 100, 1000))
 
 
-def drawn_wrongly(first: Statement, second: Statement, text: str, *, offset: int = 0) -> Decision | None:
+def decide_derivation(first: Statement, second: Statement, between: str) -> Decision | None:
     """Whether a statement is wrongly drawn from the one before it.
 
     Args:
-        first: The statement before it.
+        first: The statement before it, of the same step or of the step before.
         second: The statement.
-        text: The text that holds both.
-        offset: Characters of the text before the step whose spans are wanted.
+        between: The text between them.
 
     Returns:
         A decision on the second statement; None where nothing is claimed that is decided here.
@@ -56,7 +55,7 @@ def drawn_wrongly(first: Statement, second: Statement, text: str, *, offset: int
     Raises:
         Unreadable: A side meets a bound.
     """
-    if first.doubt or second.doubt or link_between(text[first.end : second.start]) is not Link.DRAWN:
+    if first.doubt or second.doubt or link_between(between) is not Link.DRAWN:
         return None
     if any(_APPLIED.search(part.text) or "%" in part.text for part in (*first.parts, *second.parts)):
         return None
@@ -68,11 +67,11 @@ def drawn_wrongly(first: Statement, second: Statement, text: str, *, offset: int
         return None
     if wrong is None:
         return None
-    start, end = second.start - offset, second.end - offset
-    one, other = shown(text, first.start, first.end), shown(text, second.start, second.end)
+    start, end = second.start, second.end
     if wrong:
-        return Decision(start, end, Truth.FALSE, evidence=f"{other} does not follow from {one}: {wrong}")
-    return Decision(start, end, Truth.TRUE, evidence=f"{other} follows from {one}")
+        why = f"{second.shown} does not follow from {first.shown}: {wrong}"
+        return Decision(start, end, Truth.FALSE, evidence=why)
+    return Decision(start, end, Truth.TRUE, evidence=f"{second.shown} follows from {first.shown}")
 
 
 def _sides(statement: Statement) -> tuple[Expression, Expression]:
@@ -188,14 +187,22 @@ def _orders(first: Statement, second: Statement) -> str | None:
     if len(names) != 1 or symbols(c) | symbols(d) != names or any(double_signs(s) for s in (a, b, c, d)):
         return None
     given, reached = equation_of(a, b), equation_of(c, d)
-    if given is None or reached is None:
-        return None
+    if given is None or reached is None or any(_divides(side) for side in (a, b, c, d)):
+        return None  # The sign of a denominator may be known.
     holds = [(_order_at(a, b, first.relation, x), _order_at(c, d, second.relation, x)) for x in _points(names)]
     only_first = any(p is True and q is False for p, q in holds)
     only_second = any(p is False and q is True for p, q in holds)
     if only_first and only_second:
         return "each holds where the other does not"
     return None if only_first else ""
+
+
+def _divides(node: Expression) -> bool:
+    return any(isinstance(n, Power) and symbols(n.base) and not _whole(n.exponent) for n in walk(node))
+
+
+def _whole(node: Expression) -> bool:
+    return isinstance(node, Number) and node.value.denominator == 1 and node.value >= 0
 
 
 def _points(names: frozenset[str]) -> list[dict[str, Fraction]]:

@@ -9,7 +9,7 @@ import re
 from fractions import Fraction
 
 from stepward.prm.types import Reason
-from stepward.verifiers.answers.canonical import Forms
+from stepward.verifiers.answers.canonical import Forms, Ratio
 from stepward.verifiers.answers.expressions import Expression, Number, Power, Product, Sum, Symbol, Unreadable, walk
 from stepward.verifiers.answers.numeric import Point, evaluate
 from stepward.verifiers.claims.decisions import Decision, Truth, shown
@@ -18,7 +18,7 @@ from stepward.verifiers.claims.reading import Claim
 
 # Letters that usually name a function, and letters that usually stand for one number with an equation of its own.
 _APPLIED = re.compile(r"[fghpqFGHPQTS] (?:\^ \{? ?[-\d ]+\}? ?)?\(")
-_BOUND_BY_HABIT = frozenset({"\\omega", "\\zeta", "\\phi", "\\alpha", "\\varphi", "ω", "ζ", "φ", "e"})
+_BOUND_BY_HABIT = frozenset({"\\omega", "\\zeta", "\\phi", "\\alpha", "\\varphi", "ω", "ζ", "φ", "e", "z"})
 _TRIED = (2, 3, 5)
 
 
@@ -51,8 +51,9 @@ def decide_identity(claim: Claim, text: str) -> Decision | None:
         return Decision(claim.start, claim.end, Truth.TRUE, evidence=f"{equation} is an identity")
     if sides.equal is None or not sides.symbolic or not _is_identity(claim, sides, left, right):
         return None
-    if claim.doubt:
-        reason = f"{equation}: {claim.doubt}"
+    doubt = claim.doubt or _doubt(claim, left, right, text)
+    if doubt:
+        reason = f"{equation}: {doubt}"
         return Decision(claim.start, claim.end, Truth.OPEN, Reason.AMBIGUOUS, reason)
     return Decision(claim.start, claim.end, Truth.FALSE, evidence=f"{equation} is false: the two polynomials differ")
 
@@ -71,6 +72,21 @@ def _is_identity(claim: Claim, sides: Sides, left: Expression, right: Expression
         return True
     named = sides.unknowns - {"i", "pi"}
     return len(named) <= 1 and named.isdisjoint(_BOUND_BY_HABIT) and (_rewritable(left) or _rewritable(right))
+
+
+def _doubt(claim: Claim, left: Expression, right: Expression, text: str) -> str:
+    """Why a rewriting that does not hold may be meant otherwise."""
+    written = text[claim.start : claim.end]
+    if not re.search(r"[\\\\$]", written) and re.search(r"[\d)]\s+[a-zA-Z]\b", written):
+        return "its lines may have been joined, or a letter be a unit"
+    forms = Forms(work=MAX_WORK)
+    a, b = forms.of(tame(left)), forms.of(tame(right))
+    one, other = forms.multiply(a, Ratio(b.denominator, a.denominator)).numerator, forms.multiply(
+        b, Ratio(a.denominator, b.denominator)
+    ).numerator
+    if one.keys() == other.keys() and all(abs(one[m] - other[m]) * 40 <= abs(one[m]) for m in one):
+        return "it may be rounded"
+    return ""
 
 
 def _rewritable(node: Expression) -> bool:

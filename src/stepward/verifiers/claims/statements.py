@@ -7,10 +7,10 @@ derivation ("so", "simplifies to", "dividing both sides by 3"). Any other word m
 # ruff: noqa: SIM905  (lists of words are easiest to read as text)
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from stepward.verifiers.claims.decisions import shown
 from stepward.verifiers.claims.operands import Operand
 from stepward.verifiers.claims.reading import Claim, claims_of
 
@@ -24,10 +24,12 @@ class Statement:
     Attributes:
         claims: Its pairs, in order; the right side of each is the left side of the next.
         parts: What stands between its signs, one more than there are pairs.
+        shown: Its text on one line.
     """
 
     claims: tuple[Claim, ...]
     parts: tuple[Operand, ...]
+    shown: str
 
     @property
     def start(self) -> int:
@@ -58,7 +60,9 @@ def statements_of(text: str) -> list[Statement]:
             groups[-1].append(claim)
         else:
             groups.append([claim])
-    return [Statement(tuple(g), (g[0].left, *(c.right for c in g))) for g in groups]
+    return [
+        Statement(tuple(g), (g[0].left, *(c.right for c in g)), shown(text, g[0].start, g[-1].end)) for g in groups
+    ]
 
 
 class Link(IntEnum):
@@ -115,8 +119,3 @@ def link_between(between: str) -> Link:
         elif token.lower() not in _NEUTRAL:
             return Link.NONE
     return Link.DRAWN if drawn else Link.BESIDE
-
-
-def pairs(statements: Sequence[Statement]) -> Sequence[tuple[Statement, Statement]]:
-    """Each statement with the next."""
-    return list(zip(statements, statements[1:], strict=False))
