@@ -5,9 +5,12 @@ dataset folder: results are not persisted and nothing is cached.
 """
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+
+import httpx
 
 from stepward.flows.artifacts import LabelPage
 from stepward.flows.config import LabelConfig
@@ -104,14 +107,46 @@ async def as_flow(
     from prefect import tags as tagged
 
     results: list[T] = []
+    began = False
 
     @flow(name=flow_name, flow_run_name=name, persist_result=False, validate_parameters=False)
     async def run(settings: dict[str, Any]) -> None:
+        nonlocal began
+        began = True
         results.append(await body(stages_as_tasks()))
 
-    with tagged(*tags):
-        await run(parameters)
+    try:
+        with tagged(*tags):
+            await run(parameters)
+    except Exception as fault:
+        if not _is_of_server(fault) or (began and not results):
+            raise
+        # Prefect asked again and again before it gave up. The work does not depend on its books.
+        say_without_server(fault)
+        if not began:
+            return await body(directly)
     return results[0]
+
+
+def say_without_server(fault: Exception) -> None:
+    """Tell the user that Prefect's server failed under a run, and what a locked database asks for."""
+    status = fault.response.status_code if isinstance(fault, httpx.HTTPStatusError) else None
+    remedy = (
+        ": its database is locked or it is overloaded. Give it PostgreSQL "
+        "(PREFECT_SERVER_DATABASE_CONNECTION_URL) where many runs report at once"
+        if status == 503
+        else ""
+    )
+    print(
+        f"stepward: Prefect's server failed ({type(fault).__name__}{f' {status}' if status else ''}{remedy}); "
+        "the run's page is not complete, its rows are",
+        file=sys.stderr,
+    )
+
+
+def _is_of_server(fault: Exception) -> bool:
+    """Whether a fault is Prefect's server's: engines and the Hub raise Stepward's own errors."""
+    return isinstance(fault, httpx.HTTPError)
 
 
 def stages_as_tasks() -> Through:
@@ -120,6 +155,7 @@ def stages_as_tasks() -> Through:
     from prefect.cache_policies import NO_CACHE
 
     works: dict[str, Callable[[], Awaitable[None]]] = {}
+    done: set[str] = set()
 
     @task(
         name="stage",
@@ -133,13 +169,20 @@ def stages_as_tasks() -> Through:
     )
     async def run_stage(stage: str) -> None:
         await works[stage]()
+        done.add(stage)
 
     async def through(stage: str, work: Callable[[], Awaitable[None]]) -> None:
         works[stage] = work
         try:
             await run_stage(stage)
+        except Exception as fault:
+            if not _is_of_server(fault):
+                raise
+            if stage not in done:
+                await work()
         finally:
-            del works[stage]
+            works.pop(stage, None)
+            done.discard(stage)
 
     return through
 

@@ -7,10 +7,17 @@ them.
 """
 
 import os
+import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import IO
+
+from stepward.prm.errors import ConfigError
 
 _QUIET_DEFAULTS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -81,6 +88,86 @@ class PrefectServer:
             )
         finally:
             self._ready.set()
+
+
+# A schedule of months must not fill a disk: what is older is vacuumed. Labels and their history are in the folders.
+_BOUNDED = {
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(14 * 86400),
+    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": str(2 * 86400),
+}
+
+
+@contextmanager
+def lasting_server(say: Callable[[str], None] = _say) -> Generator[str]:
+    """A server for schedules, as long as the block lasts: the one at PREFECT_API_URL, else one that is started.
+
+    Yields:
+        Its API's address, which is also set in the environment, for the processes of runs.
+
+    Raises:
+        ConfigError: None answers; the message says why.
+    """
+    set_quiet_defaults()
+    if url := os.environ.get("PREFECT_API_URL"):
+        try:
+            _ask_health(url)
+        except Exception as fault:
+            raise ConfigError(
+                [
+                    f"PREFECT_API_URL={url}: no Prefect server answers ({type(fault).__name__}); start it, or unset it"
+                ]
+            ) from fault
+        yield url
+        return
+    for name, value in _BOUNDED.items():
+        os.environ.setdefault(name, value)
+    port = _free_port(4200)
+    url = f"http://127.0.0.1:{port}/api"
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  (as long as the server)
+    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        say(f"starting a Prefect server at {url} (its page: http://127.0.0.1:{port}) ...")
+        _wait_until_healthy(process, url, log)
+        os.environ["PREFECT_API_URL"] = url
+        yield url
+    finally:
+        os.environ.pop("PREFECT_API_URL", None)
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _wait_until_healthy(process: "subprocess.Popen[bytes]", url: str, log: IO[str]) -> None:
+    end = time.monotonic() + float(os.environ["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"])
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            log.seek(0)
+            said = log.read().strip().splitlines()[-3:]
+            raise ConfigError([f"the Prefect server ended at once: {' / '.join(said)[:400]}"])
+        try:
+            _ask_health(url)
+        except Exception:
+            time.sleep(0.5)
+        else:
+            return
+    raise ConfigError(
+        [f"the Prefect server did not answer at {url} in time; start one by hand and set PREFECT_API_URL"]
+    )
+
+
+def _free_port(wanted: int) -> int:
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise ConfigError(["no free port on this machine"])
 
 
 def _start_own() -> None:
