@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from stepward.labeling.degenerate import counted_once, is_degenerate
 from stepward.labeling.drawing import cut, draw_all, encode, graded, sample_solutions, solution_id
 from stepward.labeling.evidence import Draw, SolutionEvidence
 from stepward.labeling.hard_luck import given_up, marks_of, solve_rate_mark
@@ -249,13 +250,14 @@ def _rows(
     exhausted: int,
     on_policy: bool,
 ) -> ProblemResult:
-    counts = [_prefix_counts(w, samples) for w in works]
-    returns = plan.estimator.estimate([w.evidence(on_policy, plan) for w in works], counts)
+    told, told_samples, copies = _independent(plan, works, samples)
+    counts = [_prefix_counts(w, told_samples) for w in told]
+    returns = plan.estimator.estimate([w.evidence(on_policy, plan) for w in told], counts)
     labels = [
         plan.fusion.fuse(found, w.evidence(on_policy, plan, everything=True))
-        for found, w in zip(returns, works, strict=True)
+        for found, w in zip(returns, told, strict=True)
     ]
-    root = [r.outcome for r in samples] + [r.outcome for w in works for r in w.draws[0]]
+    root = [r.outcome for r in told_samples] + [r.outcome for w in told for r in w.draws[0]]
     rows: list[LabeledSolution] = []
     # A sample that is no solution (blank text) has no row but stays among the draws and the cost.
     rollouts = [(solution_id(problem, s.index), s) for s in samples]
@@ -285,12 +287,24 @@ def _rows(
                     on_policy=on_policy,
                     no_majority=plan.outcomes_from != "answers" and not reference.answers,
                     unfinished_as_wrong=plan.unfinished_as_wrong,
-                ),
+                )
+                + (("degenerate",) if copies else ()),
             )
         )
     tokens = sum(len(r.token_ids) for _, r in rollouts)
     skipped = None if rows else "no solution with a step in it"
     return ProblemResult(problem, tuple(rows), tuple(rollouts), tokens, exhausted, skipped)
+
+
+def _independent(
+    plan: Labeling, works: Sequence[_Work], samples: Sequence[Rollout]
+) -> tuple[list[_Work], list[Rollout], bool]:
+    """What labels may rest on, and whether copies were left out: a degenerate set counts once, its cost whole."""
+    copied_samples = is_degenerate([samples], plan.sampler)
+    copied_draws = is_degenerate([d for w in works for d in w.draws], plan.rollout_sampler)
+    told = [replace(w, draws=[counted_once(d) for d in w.draws]) if copied_draws else w for w in works]
+    told_samples = counted_once(samples) if copied_samples else list(samples)
+    return told, told_samples, copied_samples or copied_draws
 
 
 def _with_hints(labels: Sequence[StepLabel], scores: Sequence[float]) -> tuple[StepLabel, ...]:
