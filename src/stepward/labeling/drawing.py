@@ -10,6 +10,7 @@ from stepward.prm.errors import EngineError, ReplayExhausted
 from stepward.prm.policy import Policy, SampleRequest
 from stepward.prm.seeds import derive_seed
 from stepward.prm.types import FinishReason, Outcome, Prefix, Problem, Rollout, Solution, Step, TokenIds
+from stepward.verifiers.extraction import FoundBy
 
 
 async def draw_all(policy: Policy, requests: Sequence[SampleRequest]) -> list[Rollout | None]:
@@ -46,6 +47,10 @@ async def graded(problem: Problem, rollout: Rollout, text: str, grader: Grader) 
     if rollout.finish_reason is FinishReason.ABORT:
         return replace(rollout, outcome=Outcome.ERROR)
     grade = await grader.grade(problem, text, rollout.finish_reason)
+    if grade.found_by is FoundBy.LAST_NUMBER and not any(c.isdigit() for c in rollout.text):
+        # The number that was guessed to be the answer stands in the prefix: the rollout itself says none.
+        cut = rollout.finish_reason is FinishReason.LENGTH
+        return replace(rollout, outcome=Outcome.TRUNCATED if cut else Outcome.NO_ANSWER)
     return replace(rollout, outcome=grade.outcome, answer=grade.answer)
 
 

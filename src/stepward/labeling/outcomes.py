@@ -16,6 +16,7 @@ from stepward.prm.evaluation.best_of_n import classes_by_test
 from stepward.prm.types import CheckKind, FinishReason, Outcome, Problem, Verdict, VerdictKind
 from stepward.verifiers.answer import equivalent
 from stepward.verifiers.critiques import StepVotes
+from stepward.verifiers.extraction import FoundBy
 
 OutcomesFrom = Literal["answers", "votes", "spark"]
 
@@ -31,6 +32,9 @@ class Graded(Protocol):
 
     @property
     def answer(self) -> str | None: ...
+
+    @property
+    def found_by(self) -> FoundBy | None: ...
 
 
 class Grader(Protocol):
