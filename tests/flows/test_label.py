@@ -9,6 +9,7 @@ import pytest
 from stepward.flows import label as label_module
 from stepward.flows.config import LabelConfig
 from stepward.flows.label import Part, label
+from stepward.flows.problems import problems_of
 from stepward.flows.resumption import nothing_left
 from stepward.prm.dataset.store import open_dataset
 from stepward.prm.errors import ConfigError, EngineError, ProblemFileError, StoreError
@@ -238,3 +239,13 @@ def test_a_part_that_is_none_is_refused_by_name(text):
     with pytest.raises(ConfigError, match="i/n"):
         Part.parse(text)
     assert Part.parse("3/8").holds(2)
+
+
+def test_folds_share_no_problem_and_hold_all_of_them(config):
+    folds = [[p.id for p in problems_of(config.model_copy(update={"fold": f"{i}/3"}))] for i in (1, 2, 3)]
+    assert sorted(p for fold in folds for p in fold) == sorted(p.id for p in problems_of(config))
+    assert folds == [
+        [p.id for p in problems_of(config.model_copy(update={"fold": f"{i}/3"}))] for i in (1, 2, 3)
+    ]
+    with pytest.raises(ConfigError, match="fold 1/1000"):
+        problems_of(config.model_copy(update={"fold": "1/1000"}))

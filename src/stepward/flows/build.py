@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 from stepward import __version__
@@ -12,6 +11,7 @@ from stepward.flows.config import LabelConfig
 from stepward.flows.constants import to_json
 from stepward.flows.grading import make_grader
 from stepward.flows.logged import replay_of
+from stepward.flows.problems import problems_of
 from stepward.flows.verify import verifier_named
 from stepward.labeling.allocation.no_rollouts import NoRollouts
 from stepward.labeling.allocation.registry import allocation_options, make_allocation
@@ -26,7 +26,6 @@ from stepward.prm.dataset.manifest import Manifest, config_hash
 from stepward.prm.errors import ConfigError, ModelError
 from stepward.prm.models.load import load as load_reward_model
 from stepward.prm.policy import Policy
-from stepward.prm.problems import read_problems
 from stepward.prm.prompts import PromptTemplate, chat_template, file_template, plain_template
 from stepward.prm.types import LabelerInfo, Problem, Sampler, TokenIds, Verdict
 from stepward.verifiers.base import Verifier
@@ -165,8 +164,7 @@ def load_policy_for(name: str, config: LabelConfig | None = None) -> Policy:
     """
     engine, _, argument = name.partition(":")
     if engine == "replay" and config is not None:
-        problems = list(islice(read_problems(config.problems), config.limit))
-        return replay_of(Path(argument), problems)
+        return replay_of(Path(argument), problems_of(config))
     ours = engine in ("embedded", "transformers") or engine not in policy_names()
     return (
         load_policy(name, batch_size=config.batch_size) if ours and config is not None else load_policy(name)

@@ -75,6 +75,8 @@ class LabelConfig(_Config):
     Attributes:
         problems: JSONL, Parquet, a ``datasets`` folder, a Hub id, or ``generator:N``.
         out: The dataset folder.
+        fold: ``i/n``: only the problems whose ids hash to the i-th of n folds, which share none.
+        limit: Only so many of the first problems.
         solutions: A file of solutions to label instead of sampling them.
         policy: Who samples solutions: ``embedded``, a folder, a Hub id, ``replay:FILE``, ``vllm:MODEL``, ...
         completer: Who samples rollouts; None = the policy.
@@ -111,6 +113,7 @@ class LabelConfig(_Config):
     problems: str
     out: Path
     solutions: Path | None = None
+    fold: str | None = Field(default=None, pattern=r"^[1-9]\d*/[1-9]\d*$")
     limit: int | None = Field(default=None, ge=1)
     policy: str = "embedded"
     completer: str | None = None

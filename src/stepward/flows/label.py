@@ -5,7 +5,6 @@ found from the folder itself, so that a killed run goes on at the first shard wi
 """
 
 import asyncio
-import itertools
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -19,13 +18,13 @@ from stepward.flows.build import LabelingJob, build_engines, build_labeling
 from stepward.flows.config import LabelConfig
 from stepward.flows.logged import given_by_problem
 from stepward.flows.pilot import fix_constants
+from stepward.flows.problems import problems_of
 from stepward.labeling.annotate import ProblemResult, annotate
 from stepward.labeling.evidence import LabelingConstants
 from stepward.labeling.plan import Engines, GivenSolution
 from stepward.prm.dataset.open_shard import drop_open_shard, load_open_shard, save_open_shard
 from stepward.prm.dataset.store import ShardStore
 from stepward.prm.errors import BudgetSpent, ConfigError
-from stepward.prm.problems import read_problems
 from stepward.prm.types import LabeledSolution, Outcome, Problem, Rollout
 
 SHARDS_IN_FLIGHT = 2  # the next shard fills the engine while the last rollouts of this one end
@@ -152,9 +151,7 @@ async def label(
         StoreError: The folder is another run's, or in use.
         EngineError: The engine is gone; finished shards are safe.
     """
-    problems = list(itertools.islice(read_problems(config.problems), config.limit))
-    if not problems:
-        raise ConfigError([f"problems: {config.problems} holds no problem"])
+    problems = problems_of(config)
     given = given_by_problem(config.solutions, problems) if config.solutions is not None else None
     shards = _shards(problems, config.shard_problems)
     loaded = engines or build_engines(config)

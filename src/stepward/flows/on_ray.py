@@ -8,7 +8,6 @@ Needs ``pip install 'stepward[ray]'``.
 """
 
 import asyncio
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from stepward.flows.build import build_engines
 from stepward.flows.config import LabelConfig
 from stepward.flows.label import Part, Progress, label
 from stepward.flows.orchestrate import engine_fault, parameters_of, run_name, tags_of
+from stepward.flows.problems import problems_of
 from stepward.labeling.plan import Engines
 from stepward.prm.errors import ConfigError
-from stepward.prm.problems import read_problems
 
 
 def label_on_ray(
@@ -46,13 +45,13 @@ def label_on_ray(
         StepwardError: What failed in a task, after the other tasks have ended.
     """
     try:
-        from prefect_ray import RayTaskRunner
-        from prefect_ray.context import remote_options
+        from prefect_ray import RayTaskRunner  # pyright: ignore[reportMissingImports]
+        from prefect_ray.context import remote_options  # pyright: ignore[reportMissingImports]
     except ImportError as fault:
         raise ConfigError(["ray: prefect-ray is not installed; pip install 'stepward[ray]'"]) from fault
     from prefect import flow, tags
 
-    problems = sum(1 for _ in islice(read_problems(config.problems), config.limit))
+    problems = len(problems_of(config))
     num_shards = -(-problems // config.shard_problems)
     settings = config.model_dump(mode="json") | {"out": str(config.out.resolve())}
     shard_task: Any = _shard_task()
@@ -85,7 +84,6 @@ def _shard_task() -> Any:
     from prefect.cache_policies import NO_CACHE
 
     return task(
-        label_shard,
         name="shard",
         task_run_name="shard {index}",
         cache_policy=NO_CACHE,
@@ -94,7 +92,7 @@ def _shard_task() -> Any:
         retry_delay_seconds=[5.0, 20.0, 60.0],
         retry_jitter_factor=0.5,
         retry_condition_fn=engine_fault,
-    )
+    )(label_shard)
 
 
 # A Ray worker keeps its engine, and the loop that the engine lives on, from shard to shard.

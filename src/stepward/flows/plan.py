@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import numpy as np
 
@@ -12,12 +11,11 @@ from stepward.flows.build import build_engines, build_labeling
 from stepward.flows.config import LabelConfig, PricesConfig
 from stepward.flows.logged import given_by_problem
 from stepward.flows.pilot import fix_constants
+from stepward.flows.problems import problems_of
 from stepward.labeling.annotate import ProblemResult, annotate
 from stepward.labeling.policies.metered import Meter, MeteredPolicy
 from stepward.prm.dataset.folder import encode
 from stepward.prm.dataset.schema import rollouts_table, solutions_table
-from stepward.prm.errors import ConfigError
-from stepward.prm.problems import read_problems
 from stepward.prm.types import Problem
 
 PILOT_PROBLEMS = 20
@@ -91,9 +89,7 @@ async def plan_labeling(config: LabelConfig, *, pilot_problems: int = PILOT_PROB
     Raises:
         ConfigError: There is no problem.
     """
-    problems = list(islice(read_problems(config.problems), config.limit))
-    if not problems:
-        raise ConfigError([f"problems: {config.problems} holds no problem"])
+    problems = problems_of(config)
     given = given_by_problem(config.solutions, problems) if config.solutions is not None else None
     meter = Meter(keep_s=float("inf"))
     engines = build_engines(config)
