@@ -8,11 +8,12 @@ labels are unknown. k/n of adaptively stopped sampling is never a label: there o
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from stepward.prm.types import Allocation
 
-UNBIASED = frozenset({Allocation.FIXED_K, Allocation.DIFFICULTY_K})
+UNBIASED = frozenset({Allocation.FIXED_K, Allocation.DIFFICULTY_K, Allocation.TWO_FIDELITY})
 """Allocations whose number of draws at a prefix does not depend on what was drawn there."""
 
 UNKNOWN = pl.lit(None, dtype=pl.Int8)
@@ -67,8 +68,11 @@ class LabelRule:
         valid_for: Allocations whose counts it can read.
         options: Its options with their defaults.
         label: Label of each step (Int8, null = unknown).
-        value: Value of each prefix where it is not MC_t.
         does: What it computes, for the documentation.
+        value: Value of each prefix where it is not MC_t (or, where sampling stopped at a success, the mean of the
+            Jeffreys posterior).
+        in_both_readings: Under ``bounds`` a label stands only where both readings of draws without an answer give it.
+        has_intervals: The interval of MC_t is one of the rule's value too.
     """
 
     name: str
@@ -78,6 +82,8 @@ class LabelRule:
     label: Callable[[Reading, Mapping[str, float]], pl.Expr]
     does: str
     value: Callable[[Reading, Mapping[str, float]], pl.Expr] | None = None
+    in_both_readings: bool = True
+    has_intervals: bool = True
 
 
 def _binary(yes: pl.Expr) -> pl.Expr:
@@ -166,16 +172,79 @@ def _scan(r: Reading, o: Mapping[str, float]) -> pl.Expr:
 def _scan_value(r: Reading, o: Mapping[str, float]) -> pl.Expr:
     # A soft target: MC relative to the pass rate of the problem, at most 1.
     relative = (r.value / r.pass_rate).clip(0, 1)
-    return pl.when(_scan_is_soft(r, o)).then(relative).otherwise(r.value)
+    value = pl.when(_scan_is_soft(r, o)).then(relative).otherwise(r.value)
+    return pl.when(r.pass_rate >= o["min_pass_rate"]).then(value)
 
 
-_ANY_RIGHT = frozenset({Allocation.FIXED_K, Allocation.STOP_AT_FIRST_RIGHT})
+def _searched(r: Reading) -> pl.Expr:
+    """The index of the first wrong step by binary search over the stored counts; null where the search is stuck."""
+    state = (
+        pl.when(r.right > 0)
+        .then(pl.lit(1, pl.Int8))
+        .when((r.trials > 0) & ~r.too_truncated)
+        .then(pl.lit(0, pl.Int8))
+        .otherwise(pl.lit(2, pl.Int8))
+    )
+    return pl.struct(state=state, step=r.step).map_batches(_binary_search, return_dtype=pl.Int64)
+
+
+def _binary_search(prefixes: pl.Series) -> pl.Series:
+    """Halve (lo, hi] of all solutions at once: 1 at the middle moves lo, 0 moves hi, 2 (not known) ends it."""
+    state, step = (prefixes.struct.field(name).to_numpy() for name in ("state", "step"))
+    start = np.flatnonzero(step == -1)
+    num_prefixes = np.diff(np.append(start, len(step)))
+    lo, hi = np.zeros_like(start), num_prefixes - 1
+    stuck = hi == 0
+    while (going := ~stuck & (hi - lo > 1)).any():
+        middle = (lo + hi) // 2
+        said = state[start + middle]
+        stuck |= going & (said == 2)
+        lo = np.where(going & (said == 1), middle, lo)
+        hi = np.where(going & (said == 0), middle, hi)
+    error = np.where(stuck, -1, hi - 1)
+    return pl.Series(np.repeat(error, num_prefixes)).replace(-1, None)
+
+
+def _omegaprm(r: Reading, o: Mapping[str, float]) -> pl.Expr:
+    error = _searched(r)
+    until = (
+        pl.when(r.step == error)
+        .then(pl.lit(0, pl.Int8))
+        .when(r.step < error)
+        .then(pl.lit(1, pl.Int8))
+        .otherwise(UNKNOWN)
+    )
+    return pl.when(r.own == 1).then(pl.lit(1, pl.Int8)).otherwise(_where(r.own == 0, until))
+
+
+def _rest_value(r: Reading, o: Mapping[str, float]) -> pl.Expr:
+    label = _hard(r, o).fill_null(-1)
+    return pl.struct(label=label, step=r.step).map_batches(_quality, return_dtype=pl.Float64)
+
+
+def _quality(prefixes: pl.Series) -> pl.Series:
+    """v_k of all solutions, step by step: ReST-MCTS*, equations 1 to 3 (see ``estimators.rest_mcts``)."""
+    label, step = (prefixes.struct.field(name).to_numpy() for name in ("label", "step"))
+    start = np.flatnonzero(step == -1)
+    num_steps = np.diff(np.append(start, len(step))) - 1
+    value = np.zeros(len(step))
+    for k in range(1, int(num_steps.max(initial=0)) + 1):
+        at = start[num_steps >= k] + k
+        left = num_steps[num_steps >= k] - k + 1
+        gain = (1 - value[at - 1]) / left
+        moved = np.maximum(0.0, value[at - 1] + np.where(label[at] == 1, gain, -gain))
+        value[at] = np.where(label[at] < 0, np.nan, moved)
+    return pl.Series(value, nan_to_null=True)
+
+
+_ANY_RIGHT = UNBIASED | {Allocation.STOP_AT_FIRST_RIGHT}
+_NO_CHOICE = frozenset({Allocation.FIXED_K, Allocation.DIFFICULTY_K})
 
 RULES: dict[str, LabelRule] = {
     rule.name: rule
     for rule in (
         LabelRule(
-            "hard", "1", _ANY_RIGHT, {"min_trials": 4}, _hard,
+            "hard", "2", _ANY_RIGHT, {"min_trials": 4}, _hard,
             "Math-Shepherd, hard: 1 where any draw is right, 0 where min_trials or more were all wrong.",
         ),
         LabelRule(
@@ -193,21 +262,34 @@ RULES: dict[str, LabelRule] = {
             _posterior_value,
         ),
         LabelRule(
-            "relative_progress", "1", UNBIASED, {"threshold": 0.8, "min_trials": 4}, _relative_progress,
+            "relative_progress", "2", _NO_CHOICE, {"threshold": 0.8, "min_trials": 4}, _relative_progress,
             "GenPRM: 1 where MC_t / MC_{t-1} >= threshold, 0 after the first MC of 0.",
+            in_both_readings=False,
         ),
         LabelRule(
-            "progress_advantage", "1", UNBIASED, {"k": 4, "alpha": 0.5, "threshold": 0.0, "min_trials": 1},
+            "progress_advantage", "2", _NO_CHOICE, {"k": 4, "alpha": 0.5, "threshold": 0.0, "min_trials": 1},
             _progress_advantage,
             "PAV with the best-of-k prover: 1 where MC_t + alpha (Q_t - Q_{t-1}) > threshold, Q = 1 - (1 - MC)^k.",
+            in_both_readings=False,
         ),
         LabelRule(
-            "scan", "1", frozenset({Allocation.FIXED_K}),
+            "scan", "2", frozenset({Allocation.FIXED_K}),
             {"min_pass_rate": 0.75, "tolerance": 2, "min_trials": 4}, _scan,
             "SCAN: problems with a pass rate of min_pass_rate or more; right solutions all 1; in wrong ones the first "
             "prefix of MC 0 is the error, the tolerance steps before it are soft (value = MC / pass rate, no label "
             "below 1), and solutions without such a prefix are unknown.",
-            _scan_value,
+            _scan_value, in_both_readings=False,
+        ),
+        LabelRule(
+            "omegaprm", "1", frozenset({Allocation.BINARY_SEARCH, Allocation.FIXED_K}), {}, _omegaprm,
+            "OmegaPRM: the binary search replayed on the counts; 1 before the first error, 0 at it, unknown after it; "
+            "right solutions all 1.",
+        ),
+        LabelRule(
+            "rest_mcts", "1", frozenset({Allocation.FIXED_K, Allocation.STOP_AT_FIRST_RIGHT}), {"min_trials": 4}, _hard,
+            "ReST-MCTS*: labels as hard; the value is the quality v_k, which rises by (1 - v)/(steps left) after a "
+            "right step and falls by as much after a wrong one, unknown from the first unknown step on.",
+            _rest_value, has_intervals=False,
         ),
     )
 }  # fmt: skip

@@ -180,7 +180,7 @@ def _policy_of(row: Row) -> PolicyInfo:
     return PolicyInfo(row["name"], row["revision"], row["engine"], sampler, row["prompt_hash"])
 
 
-def _estimate_of(row: Row) -> Estimate:
+def estimate_of(row: Row) -> Estimate:
     counts = Counts(
         row["num_right"], row["num_wrong"], row["num_truncated"], row["num_no_answer"], row["num_no_gold"],
         row["num_undecided"], row["num_timeout"], row["num_error"], row["n_unique"],
@@ -188,7 +188,7 @@ def _estimate_of(row: Row) -> Estimate:
     return Estimate(counts, row["value"], row["value_low"], row["value_high"])
 
 
-def _verdict_of(row: Row) -> Verdict:
+def verdict_of(row: Row) -> Verdict:
     span = row["span"]
     return Verdict(
         VerdictKind(row["verdict"]),
@@ -201,7 +201,7 @@ def _verdict_of(row: Row) -> Verdict:
 
 
 def _label_of(row: Row) -> StepLabel:
-    verdicts = tuple(_verdict_of(v) for v in row["verdicts"])
+    verdicts = tuple(verdict_of(v) for v in row["verdicts"])
     return StepLabel(
         row["label"], row["p_first_error"], row["decided_by"], verdicts, row["rationale"], row["hint"]
     )
@@ -241,7 +241,7 @@ def solution_of(row: Mapping[str, Any]) -> LabeledSolution:
     return LabeledSolution(
         problem=problem,
         solution=solution,
-        prefixes=tuple(_estimate_of(p) for p in row["prefixes"]),
+        prefixes=tuple(estimate_of(p) for p in row["prefixes"]),
         labels=tuple(_label_of(s) for s in row["steps"]),
         first_error=row["first_error"],
         policy=_policy_of(row["policy"]),
