@@ -48,7 +48,7 @@ def decide(claim: Claim, text: str) -> Decision:
     unit = max(last_place(left), last_place(right))
     if (unit < 1 or claim.approximate) and abs(sides.left - sides.right) <= max(unit, Fraction(0)):
         return Decision(claim.start, claim.end, Truth.TRUE, evidence=f"{equation} is true to the stated precision")
-    doubt = claim.doubt or _doubt(claim, sides, equation, unit)
+    doubt = claim.doubt or _doubt(claim, sides, equation, unit) or _other_reading(claim)
     values = f"{claim.left.text} is {_shown(sides.left)}"
     if claim.right.computed:
         values += f" and {claim.right.text} is {_shown(sides.right)}"
@@ -87,6 +87,8 @@ def _doubt(claim: Claim, sides: Sides, equation: str, unit: Fraction) -> str:
             return "units may change"
         if _is_power_of_ten(factor) and (units or factor >= 1000):
             return "units may change"
+    if ("circ" in equation or "°" in equation) and "pi" in equation:
+        return "degrees and radians stand in it"
     if "%" in equation and _holds_without_percent(claim):
         return "it holds without the percent signs"
     if len(_terms_units(claim)) > 1 and re.search(r"[+\-–]", claim.left.text):
@@ -100,6 +102,27 @@ def _runs_on(claim: Claim, left: Fraction) -> bool:
     return (
         head is not None and head[1].strip(".") != "" and head[1].count(".") < 2 and Fraction(head[1]) == left
     )
+
+
+# A number before a fraction: a mixed number, or a factor.
+_MIXED = re.compile(r"(?<![\d.]) ?(\d+) (?=\\frac|\d+ / \d)")
+
+
+def _other_reading(claim: Claim) -> str:
+    """Why a claim that is false may be true where numbers beside fractions are read the other way."""
+    texts = [side.text for side in (claim.left, claim.right)]
+    if not any(_MIXED.search(text) for text in texts):
+        return ""
+    for mended in (r" \1 * ", r" \1 + "):
+        try:
+            sides = compare(*(parse(_MIXED.sub(mended, text)) for text in texts))
+        except Unreadable:
+            return "a number stands beside a fraction"
+        if sides.equal is not False:
+            return "a number beside a fraction may be a factor or a part of a mixed number"
+    if any(len(_MIXED.findall(text)) and re.search(r"\} \\frac", text) for text in texts):
+        return "a number stands beside two fractions"
+    return ""
 
 
 def _is_power_of_ten(value: Fraction) -> bool:

@@ -64,7 +64,7 @@ _LEXEME = re.compile(
     | (?P<degree>\^\s?\\circ|\^\s?\{\s?\\circ\s?\}|°|\\degree)
     | (?P<percent>\\?%)
     | (?P<currency>\\\$|[£€])
-    | (?P<times>\\times(?![a-zA-Z])|\\cdot(?![a-zA-Z])|\\ast(?![a-zA-Z])|[×·⋅∙*])
+    | (?P<times>\\times(?![a-zA-Z])|\\cdot(?![a-zA-Z])|[×·⋅∙*])
     | (?P<divide>\\div(?![a-zA-Z])|[÷∕⁄/])
     | (?P<superscript>[²³⁴⁵⁶⁷⁸⁹])
     | (?P<approx>\\approx(?![a-zA-Z])|≈|≅|\\simeq(?![a-zA-Z])|~=|\\doteq(?![a-zA-Z]))
@@ -72,7 +72,7 @@ _LEXEME = re.compile(
         |iff|in|cong|sim|mid|pmod|bmod|mod|quad)(?![a-zA-Z])|\|)
     | (?P<order>[<>]=?|[≤≥]|\\(?:leq?|geq?|leqslant|geqslant|lt|gt)(?![a-zA-Z]))
     | (?P<equal>==?)
-    | (?P<known>\\[dt]?binom(?![a-zA-Z])|\\[dtc]?frac(?![a-zA-Z])|\\sqrt(?![a-zA-Z])|\\pi(?![a-zA-Z])|[π√])
+    | (?P<known>\\[dt]?binom(?![a-zA-Z])|\\[dtc]?frac(?![a-zA-Z])|\\sqrt(?![a-zA-Z])|\\pi(?![a-zA-Z])|[π√]|sqrt(?=\s?\())
     | (?P<either>\\pm(?![a-zA-Z])|±)
     | (?P<command>\\[a-zA-Z]+|\\[{}]|\\.)
     | (?P<word>[^\W\d_]+(?:['’\-][^\W\d_]+)*)
@@ -183,7 +183,7 @@ def _read(name: str, content: str, text: str, start: int, end: int) -> tuple[Kin
                 return (Kind.WORD, "text") if not re.search(r"\d", inner) else (Kind.FOREIGN, inner)
             return (Kind.FOREIGN, inner) if re.search(r"\d", inner) else (Kind.WORD, inner)
         case "known":
-            written = {"π": "\\pi", "√": "\\sqrt"}.get(content, content)
+            written = {"π": "\\pi", "√": "\\sqrt", "sqrt": "\\sqrt"}.get(content, content)
             return Kind.COMMAND, re.sub(r"\\[dtc](?=frac|binom)", r"\\", written)
         case "word":
             return (Kind.WORD if _is_word(content, text, start, end) else Kind.LETTER), content

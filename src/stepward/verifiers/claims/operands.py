@@ -134,10 +134,16 @@ def pieces(tokens: Sequence[Lexeme]) -> list[Piece]:
 
 def _exponent(tokens: Sequence[Lexeme], index: int) -> int:
     """Lexemes of an exponent of a unit; 0 where it is none."""
-    kinds = [t.kind for t in tokens[index + 1 : index + 4]]
-    if kinds[:1] == [Kind.NUMBER]:
-        return 2
-    return 4 if kinds == [Kind.OPEN, Kind.NUMBER, Kind.CLOSE] else 0
+    braced = index + 1 < len(tokens) and tokens[index + 1].kind is Kind.OPEN
+    at = index + 1 + braced
+    at += at < len(tokens) and tokens[at].text == "-"
+    if at >= len(tokens) or tokens[at].kind is not Kind.NUMBER:
+        return 0
+    at += 1
+    if braced:
+        closed = at < len(tokens) and tokens[at].kind is Kind.CLOSE
+        return at + 1 - index if closed else 0
+    return at - index
 
 
 def _with_unit(piece: Piece, word: Lexeme) -> Piece:

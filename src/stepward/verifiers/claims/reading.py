@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from stepward.verifiers.answers.names import FUNCTIONS
 from stepward.verifiers.claims.lexemes import Kind, Lexeme, lexemes
 from stepward.verifiers.claims.operands import Operand, Piece, left_of, pieces, right_of
 
@@ -32,10 +33,12 @@ _AFTER_VALUE = re.compile(
     r"plus|minus|squared|cubed|or\s+\d|\(?(?:mod|base)\b|r\s*\d|percent of|percent more|percent less|%\s*of)",
     re.I,
 )
+# A line that begins with an operator; a hyphen may be the mark of a list.
+_GOES_ON = re.compile(r"[ \t&]*(?:\\\\[\s&]*(?:\\q?quad\s*|\\[,;: ]\s*)*[-+*/×÷]|\n[ \t]*[+*/×÷](?!\*))")
 _HYPOTHETICAL = re.compile(
     r"\b(?:if|suppose|assum\w+|let(?!')|contradict\w*|false|cannot|can't|not|isn't|doesn't|don't|never|impossible|incorrect\w*|"
     r"wrong\w*|mistake\w*|instead|error\w*|invalid|fail\w*|unless|would|whether|check\w*|mod|modulo|modular|base|binary|"
-    r"octal|hexadecimal|digits?|remainders?|congruen\w+|try|trying|guess|unequal|differ\w*)\b|\\p?mod|\\bmod|≠|\\neq?\b|\?",
+    r"octal|hexadecimal|digits?|remainders?|congruen\w+|try|trying|guess|unequal|differ\w*)\b|\\p?mod|\\bmod|≠|\\neq?\b|\?|\.\.\.|…",
     re.I,
 )
 _CLEAN_BREAKS = frozenset([*".,;:\n\r?\"“'`→⇒⟹", "=>", "->", "\\Rightarrow", "\\implies", "\\rightarrow"])
@@ -183,10 +186,12 @@ def _break_before(tokens: Sequence[Lexeme], begin: int) -> str:
             return "!a ratio"
     if last is not None and last.kind is Kind.OPERATOR:
         return "!an operator"
-    if mark.text == "," and last is not None and last.kind is Kind.NUMBER:
-        follows = tokens[begin] if begin < len(tokens) else None
-        if follows is not None and follows.kind is Kind.NUMBER:
+    follows = tokens[begin] if begin < len(tokens) else None
+    if mark.text == "," and last is not None and follows is not None:
+        if {last.kind, follows.kind} <= {Kind.NUMBER, Kind.OPEN, Kind.CLOSE}:
             return "!a list"
+    if mark.text.startswith("\\\\") and follows is not None and follows.kind is Kind.OPERATOR:
+        return "!an operator"
     if mark.text not in _CLEAN_BREAKS and not mark.text.startswith("\\\\"):
         return f"!{mark.text}"
     return ""
@@ -199,13 +204,17 @@ def _claim(text: str, left: Operand, right: Operand, sign: Lexeme, *, last: bool
         if side.doubt.startswith("!"):
             doubt = f"{side.doubt[1:]!r} stands beside it"
     word = left.doubt[1:].split(" ")[-1] if left.doubt.startswith("?") else ""
-    if word in _TAKES_ARGUMENT and word not in _HARMLESS_VERBS:
+    if (word in _TAKES_ARGUMENT and word not in _HARMLESS_VERBS) or word in FUNCTIONS:
         doubt = doubt or f"{word!r} stands before it"
     doubt = doubt or _doubt_before(text[max(0, start - 60) : start])
+    if "\\boxed" in text[left.start : left.end + 1]:
+        doubt = doubt or "a box stands in it"
     units = " ".join(right.units)
     behind = text[end : end + 40]
     if last and _AFTER_VALUE.match(behind):
         doubt = doubt or f"{behind.strip()[:20]!r} stands behind it"
+    if last and _GOES_ON.match(behind):
+        doubt = doubt or "the next line goes on"
     if re.match(r"[:]\s?\d|…|\.\.|\\[lc]?dots|,\d", behind):
         doubt = doubt or "the number goes on"
     if re.search(
