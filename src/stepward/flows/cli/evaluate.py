@@ -70,7 +70,9 @@ def compare(
 
 @app.command()
 def score(
-    prm: Annotated[str, typer.Argument(help="Reward model: folder or Hub id")],
+    prm: Annotated[
+        str, typer.Argument(help="Reward model: folder, Hub id, or URL of a server (stepward serve)")
+    ],
     solutions: Annotated[Path, typer.Argument(help="JSON lines with problem and steps")],
     out: Annotated[Path | None, Opt(help="JSON lines to write; the screen by default")] = None,
 ) -> None:

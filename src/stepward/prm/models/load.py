@@ -1,6 +1,7 @@
 """``load(name_or_folder)``: any reward model, own or published, ready to score."""
 # pyright: basic
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ from stepward.prm.errors import ModelError
 
 if TYPE_CHECKING:
     from stepward.prm.models.reward_model import DiscriminativeRewardModel
+    from stepward.prm.models.served import ServedRewardModel
 
 # Weights and what goes with them; never code, never pickles.
 DOWNLOADED = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
@@ -46,11 +48,12 @@ def load(
     revision: str | None = None,
     adapter: str | None = None,
     reference: str | Path | None = None,
-) -> "DiscriminativeRewardModel":
+) -> "DiscriminativeRewardModel | ServedRewardModel":
     """A reward model by folder or Hub id: ``load(name).score([problem], [steps])``.
 
     Args:
-        name_or_folder: What ``stepward train`` wrote, or a published model with an adapter.
+        name_or_folder: What ``stepward train`` wrote, a published model with an adapter, or the URL of a server that
+            ``stepward serve`` started (``vllm:http://...`` or ``http://...``; ``served.load_served`` has its options).
         device: Where it computes.
         dtype: float32, bfloat16 or float16.
         revision: Of a Hub id.
@@ -60,6 +63,10 @@ def load(
     Raises:
         ModelError: Not a reward model that can be read, or a weight is missing.
     """
+    if str(name_or_folder).startswith(("vllm:", "http://", "https://")):
+        from stepward.prm.models.served import load_served
+
+        return load_served(str(name_or_folder), adapter=adapter, api_key=os.environ.get("STEPWARD_PRM_KEY"))
     import torch
 
     from stepward.prm.models.folder import PRM_FILE, load_prm

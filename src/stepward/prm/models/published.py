@@ -176,12 +176,17 @@ def _qwen_math_prm(folder: Path, dtype: torch.dtype) -> tuple[Any, FragmentForma
     own = {"hidden": "score.0", "linear": "score.2"}
     parts = [(f"{o}.{k}", f"{t}.{k}") for o, t in own.items() for k in ("weight", "bias")]
     load_strict(head, {o: tensors.get(t) for o, t in parts}, folder)
+    return DiscriminativePRM(backbone, head), qwen_math_inputs(folder, backbone.config)
+
+
+def qwen_math_inputs(folder: Path, config: Any) -> FragmentFormat:
+    """The input of Qwen2.5-Math-PRM; ``config`` is the checkpoint's."""
     template = chat_template(folder, system=QWEN_SYSTEM)
 
     def layout(problem: Problem, steps: Sequence[str]) -> Fragments:
         return template.render_text(problem), [(s + "<extra_0>",) for s in steps]
 
-    return DiscriminativePRM(backbone, head), _format(folder, backbone, layout, "blank_line", "<extra_0>")
+    return _format(folder, config, layout, "blank_line", "<extra_0>")
 
 
 def _skywork(folder: Path, dtype: torch.dtype) -> tuple[Any, FragmentFormat]:
@@ -196,7 +201,7 @@ def _skywork(folder: Path, dtype: torch.dtype) -> tuple[Any, FragmentFormat]:
 
     # Scores are read by position, so a newline inside a step does no harm; it must be one id all the same.
     single_id(load_tokenizer(folder), "\n")
-    return DiscriminativePRM(backbone, head), _format(folder, backbone, layout, "newline", None)
+    return DiscriminativePRM(backbone, head), _format(folder, backbone.config, layout, "newline", None)
 
 
 def _math_shepherd(folder: Path, dtype: torch.dtype) -> tuple[Any, FragmentFormat]:
@@ -208,7 +213,7 @@ def _math_shepherd(folder: Path, dtype: torch.dtype) -> tuple[Any, FragmentForma
     def layout(problem: Problem, steps: Sequence[str]) -> Fragments:
         return problem.text, [((" " if i == 0 else "\n") + s + " ки",) for i, s in enumerate(steps)]
 
-    return DiscriminativePRM(backbone, head), _format(folder, backbone, layout, "step_k", " ки")
+    return DiscriminativePRM(backbone, head), _format(folder, backbone.config, layout, "step_k", " ки")
 
 
 def _rlhflow(folder: Path, dtype: torch.dtype) -> tuple[Any, FragmentFormat]:
@@ -221,7 +226,7 @@ def _rlhflow(folder: Path, dtype: torch.dtype) -> tuple[Any, FragmentFormat]:
     def layout(problem: Problem, steps: Sequence[str]) -> Fragments:
         return "", _turns(template, problem, steps)
 
-    inputs = _format(folder, backbone, layout, "blank_line", "+")
+    inputs = _format(folder, backbone.config, layout, "blank_line", "+")
     # '+' is encoded along, since what follows a newline decides how it is cut; the score is read where it is predicted.
     return DiscriminativePRM(backbone, head), replace(inputs, only_marker=False, read_before=1)
 
@@ -256,7 +261,7 @@ def _implicit(folder: Path, dtype: torch.dtype) -> tuple[Any, FragmentFormat]:
             (s + ("" if i == last else "\n\n"),) for i, s in enumerate(steps)
         ]
 
-    return model, _format(folder, model.backbone, layout, "blank_line", None)
+    return model, _format(folder, model.backbone.config, layout, "blank_line", None)
 
 
 ADAPTERS: dict[str, Callable[[Path, torch.dtype], tuple[Any, FragmentFormat]]] = {
@@ -283,10 +288,8 @@ def single_id(tokenizer: JsonTokenizer, text: str) -> int:
     return ids[0]
 
 
-def _format(
-    folder: Path, backbone: Any, layout: Layout, delimiter: str, marker: str | None
-) -> FragmentFormat:
+def _format(folder: Path, config: Any, layout: Layout, delimiter: str, marker: str | None) -> FragmentFormat:
     tokenizer = load_tokenizer(folder)
     found = None if marker is None else single_id(tokenizer, marker)
-    limit = int(getattr(backbone.config, "max_position_embeddings", 0) or 0)
+    limit = int(getattr(config, "max_position_embeddings", 0) or 0)
     return FragmentFormat(tokenizer, layout, StepFormat(delimiter), found, max_tokens=limit)
