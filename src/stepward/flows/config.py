@@ -221,6 +221,7 @@ class TrainConfig(_Config):
 
     Attributes:
         data: Dataset folder.
+        more_data: Further dataset folders, labelled with the same steps.
         out: Where the PRM goes.
         base: Backbone: ``embedded``, a folder, or a Hub id.
         prompt: How the problem is put to the model; None = as the base wants it.
@@ -231,6 +232,7 @@ class TrainConfig(_Config):
     """
 
     data: Path
+    more_data: tuple[Path, ...] = ()
     out: Path
     base: str = "embedded"
     prompt: str | None = None

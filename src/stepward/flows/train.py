@@ -15,23 +15,29 @@ from stepward.training.loop import Progress, Schedule
 
 
 def train(config: TrainConfig, watch: Callable[[Progress], None] | None = None) -> TrainResult:
-    """Train on a dataset folder; validation problems are split off by their ids.
+    """Train on a dataset folder, or several; validation problems are split off by their ids.
 
     Args:
         config: The run.
         watch: Called after each optimizer step.
 
     Raises:
-        InputError: The dataset has no row to train on.
+        InputError: There is no row to train on, or two datasets cut steps in different ways.
         ModelError: Base and reference do not fit.
     """
-    dataset = open_dataset(config.data)
-    rows = list(dataset.solutions())
+    datasets = [open_dataset(folder) for folder in (config.data, *config.more_data)]
+    manifest = datasets[0].manifest
+    for other in datasets[1:]:
+        if other.manifest.step_format != manifest.step_format:
+            raise InputError(
+                f"training on {config.data} and {other.folder}: their steps were cut in different ways "
+                f"({manifest.step_format} and {other.manifest.step_format}); train on one, or label again"
+            )
+    rows = [row for dataset in datasets for row in dataset.solutions()]
     if not rows:
         raise InputError(f"training on {config.data}: the dataset has no solution; label more problems")
     training = [r for r in rows if not in_validation(r, config)]
     validation = [r for r in rows if in_validation(r, config)]
-    manifest = dataset.manifest
     return train_discriminative(
         training,
         validation,
@@ -51,6 +57,7 @@ def train(config: TrainConfig, watch: Callable[[Progress], None] | None = None) 
         seed=config.seed,
         provenance={
             "dataset": {"fingerprint": manifest.fingerprint, "labeler": manifest.labeler.name},
+            "more_datasets": [d.manifest.fingerprint for d in datasets[1:]],
             "allocation": manifest.allocation.value,
         },
         on_progress=watch,
