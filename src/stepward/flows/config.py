@@ -19,11 +19,13 @@ from stepward.prm.types import Sampler
 RECIPES = Path(__file__).parent / "recipes"
 
 
-class _Config(BaseModel):
+class Config(BaseModel):
+    """Settings of one command: unknown keys are refused, and nothing changes once it is checked."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class SamplerConfig(_Config):
+class SamplerConfig(Config):
     """How tokens are drawn; see ``prm.types.Sampler``."""
 
     temperature: float = Field(default=1.0, ge=0)
@@ -38,7 +40,7 @@ class SamplerConfig(_Config):
         return Sampler(**self.model_dump())
 
 
-class StepsConfig(_Config):
+class StepsConfig(Config):
     """Where steps begin and end; see ``prm.steps.StepFormat``."""
 
     delimiter: str = "newline"
@@ -51,7 +53,7 @@ class StepsConfig(_Config):
         return StepFormat(**self.model_dump())
 
 
-class PricesConfig(_Config):
+class PricesConfig(Config):
     """What a run costs, in one currency; read by ``stepward plan`` alone.
 
     Attributes:
@@ -69,7 +71,7 @@ class PricesConfig(_Config):
     currency: str = "USD"
 
 
-class LabelConfig(_Config):
+class LabelConfig(Config):
     """A labelling run.
 
     Attributes:
@@ -108,6 +110,7 @@ class LabelConfig(_Config):
         budget_hours: The same for hours.
         gpus: GPUs that the engines hold, for ``stepward plan``.
         prices: A price table, for ``stepward plan``.
+        metrics_port: Serve the run's figures to Prometheus on this port of the loopback; None = do not.
     """
 
     problems: str
@@ -147,6 +150,7 @@ class LabelConfig(_Config):
     budget_hours: float | None = Field(default=None, gt=0)
     gpus: int = Field(default=0, ge=0)
     prices: PricesConfig | None = None
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -213,10 +217,11 @@ _NOT_ROW_SHAPING = (
     "budget_hours",
     "gpus",
     "prices",
+    "metrics_port",
 )
 
 
-class TrainConfig(_Config):
+class TrainConfig(Config):
     """A PRM training run.
 
     Attributes:
@@ -247,7 +252,7 @@ class TrainConfig(_Config):
     seed: int = Field(default=0, ge=0)
 
 
-class EvaluateConfig(_Config):
+class EvaluateConfig(Config):
     """An evaluation of a PRM on solutions with known first errors.
 
     Attributes:
@@ -284,7 +289,7 @@ class EvaluateConfig(_Config):
         return self
 
 
-C = TypeVar("C", bound=_Config)
+C = TypeVar("C", bound=Config)
 
 
 def parse(kind: type[C], recipe: str | Path | None = None, **given: Any) -> C:
