@@ -17,8 +17,10 @@ from stepward.flows.budget import Budget
 from stepward.flows.build import LabelingJob, build_engines, build_labeling
 from stepward.flows.config import LabelConfig
 from stepward.flows.logged import given_by_problem
+from stepward.flows.observe import RunObserver, metered
 from stepward.flows.pilot import fix_constants
 from stepward.flows.problems import problems_of
+from stepward.flows.prometheus import exporter
 from stepward.labeling.annotate import ProblemResult, annotate
 from stepward.labeling.evidence import LabelingConstants
 from stepward.labeling.plan import Engines, GivenSolution
@@ -81,6 +83,7 @@ class Progress:
         problems: Problems finished in this process, and ``total_problems`` to do.
         found: Problems that an earlier run had finished.
         tokens: Tokens sampled by this process.
+        dearest: Tokens of the problem that took most.
         outcomes: Solutions by outcome.
         skipped: Problems without rows, by reason.
         began: ``time.monotonic()`` at the start.
@@ -95,6 +98,7 @@ class Progress:
     steps: int = 0
     labelled_steps: int = 0
     tokens: int = 0
+    dearest: int = 0
     exhausted: int = 0
     outcomes: Counter[Outcome] = field(default_factory=Counter[Outcome])
     skipped: dict[str, str] = field(default_factory=dict[str, str])
@@ -112,6 +116,7 @@ class Progress:
         """Count one finished problem."""
         self.problems += 1
         self.tokens += result.tokens
+        self.dearest = max(self.dearest, result.tokens)
         self.exhausted += result.exhausted
         self.solutions += len(result.solutions)
         for row in result.solutions:
@@ -154,7 +159,7 @@ async def label(
     problems = problems_of(config)
     given = given_by_problem(config.solutions, problems) if config.solutions is not None else None
     shards = _shards(problems, config.shard_problems)
-    loaded = engines or build_engines(config)
+    loaded, meter = metered(engines or build_engines(config))
     fixed = await fix_constants(config, loaded, problems, given, fresh=overwrite)
     job = build_labeling(config, fixed.constants, loaded, pilot=fixed.pilot)
     mine = [i for i in range(len(shards)) if part is None or part.holds(i)]
@@ -172,12 +177,17 @@ async def label(
         finished = store.finished()
         progress.found = sum(len(shards[i]) for i in mine if i in finished)
         pending = ((i, shards[i]) for i in mine if i not in finished)
-        run = _Run(config, fixed.constants, job, store, progress, budget, given, watch)
+        serving = None if config.metrics_port is None else exporter(config.metrics_port)
+        name = None if part is None else f"{part.number}of{part.of}"
+        seen = RunObserver(store.folder, job.manifest.run_id, loaded, meter, part=name, exporter=serving)
+        run = _Run(config, fixed.constants, job, store, progress, budget, given, watch, seen)
         try:
-            await _in_parallel(
-                (run.shard(through, i, shard) for i, shard in pending),
-                max(SHARDS_IN_FLIGHT, config.workers) if run.budget_is_open else 1,
-            )
+            async with seen:
+                seen.begin(progress.total_problems, progress.found)
+                await _in_parallel(
+                    (run.shard(through, i, shard) for i, shard in pending),
+                    max(SHARDS_IN_FLIGHT, config.workers) if run.budget_is_open else 1,
+                )
         finally:
             run.close()
             if engines is None:
@@ -201,9 +211,10 @@ class _Run:
         budget: Budget,
         given: dict[str, list[GivenSolution]] | None,
         watch: Watch,
+        seen: RunObserver,
     ) -> None:
         self.config, self.constants, self.job = config, constants, job
-        self.store, self.progress = store, progress
+        self.store, self.progress, self.seen = store, progress, seen
         self.budget, self.given, self.watch = budget, given, watch
         self.places = asyncio.Semaphore(config.problems_in_flight)
         self.pool = (
@@ -227,10 +238,13 @@ class _Run:
             began = time.monotonic()
             try:
                 results = await (
-                    self._in_process(index, problems) if self.pool is None else self._in_worker(problems)
+                    self._in_process(index, problems)
+                    if self.pool is None
+                    else self._in_worker(index, problems)
                 )
-            except BaseException:
+            except BaseException as fault:
                 self.store.give_back(index)
+                self.seen.event("shard_stopped", shard=index, why=f"{type(fault).__name__}: {fault}")
                 raise
             if results is None:
                 self.store.give_back(index)
@@ -238,6 +252,7 @@ class _Run:
             rows, rollouts = _joined(results)
             metrics = {"seconds": time.monotonic() - began, "tokens": float(sum(r.tokens for r in results))}
             self.store.write_shard(index, rows, rollouts, metrics)
+            self.seen.shard(index, solutions=len(rows), **metrics)
             drop_open_shard(self.store.folder, self.store.manifest.run_id, index)
 
         if self.progress.stopped is None:
@@ -269,6 +284,7 @@ class _Run:
                     self.budget.in_flight -= 1
                 done[problem.id] = result
                 self.progress.add(result)
+                self.seen.problem(index, result)
                 self.watch(self.progress)
 
         def keep() -> None:
@@ -285,10 +301,10 @@ class _Run:
             return None
         return [done[p.id] for p in problems]
 
-    async def _in_worker(self, problems: Sequence[Problem]) -> list[ProblemResult] | None:
+    async def _in_worker(self, index: int, problems: Sequence[Problem]) -> list[ProblemResult] | None:
         """Results of a worker process, which takes whole shards; None where the budget is spent."""
         try:
-            await self.budget.admit()
+            await self.budget.admit(len(problems))
         except BudgetSpent as spent:
             self.progress.stopped = str(spent)
             return None
@@ -299,9 +315,10 @@ class _Run:
                 self.pool, _label_in_worker, self.config, self.constants, problems, given
             )
         finally:
-            self.budget.in_flight -= 1
+            self.budget.in_flight -= len(problems)
         for result in results:
             self.progress.add(result)
+            self.seen.problem(index, result)
         self.watch(self.progress)
         return results
 

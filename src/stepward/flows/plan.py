@@ -3,17 +3,18 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from stepward.flows.build import build_engines, build_labeling
 from stepward.flows.config import LabelConfig, PricesConfig
 from stepward.flows.logged import given_by_problem
+from stepward.flows.observe import metered
 from stepward.flows.pilot import fix_constants
 from stepward.flows.problems import problems_of
 from stepward.labeling.annotate import ProblemResult, annotate
-from stepward.labeling.policies.metered import Meter, MeteredPolicy
+from stepward.labeling.policies.metered import Meter
 from stepward.prm.dataset.folder import encode
 from stepward.prm.dataset.schema import rollouts_table, solutions_table
 from stepward.prm.types import Problem
@@ -91,12 +92,8 @@ async def plan_labeling(config: LabelConfig, *, pilot_problems: int = PILOT_PROB
     """
     problems = problems_of(config)
     given = given_by_problem(config.solutions, problems) if config.solutions is not None else None
-    meter = Meter(keep_s=float("inf"))
-    engines = build_engines(config)
-    same = engines.completer is engines.policy
-    policy = MeteredPolicy(engines.policy, meter)
-    completer = policy if same else MeteredPolicy(engines.completer, meter)
-    engines = replace(engines, policy=policy, completer=completer)
+    engines, meter = metered(build_engines(config))
+    meter.keep_s = float("inf")
     fixed = await fix_constants(config, engines, problems, given, fresh=True)
     job = build_labeling(config, fixed.constants, engines, pilot=fixed.pilot)
     # Spread over the file: the first problems of a sorted file are not like the rest.

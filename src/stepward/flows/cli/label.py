@@ -62,6 +62,9 @@ def label(
     lease_s: Annotated[
         float | None, Opt(help="With --shards on a file system without locks: seconds of a shard's lease")
     ] = None,
+    metrics_port: Annotated[
+        int | None, Opt(help="Serve the run's figures to Prometheus on this port of the loopback")
+    ] = None,
     resume: Annotated[bool, Opt("--resume", help="Go on with what this run has finished")] = False,
     overwrite: Annotated[bool, Opt("--overwrite", help="Delete the dataset in the folder first")] = False,
     dry_run: Annotated[bool, Opt("--dry-run", help="Print what it would spend and write nothing")] = False,
@@ -102,6 +105,7 @@ def label(
         batch_size=batch_size,
         budget_tokens=budget_tokens,
         budget_hours=budget_hours,
+        metrics_port=metrics_port,
     )
     if dry_run:
         from stepward.flows.plan import plan_labeling

@@ -127,6 +127,21 @@ class MeteredPolicy:
         usage: object = getattr(self.inner, "usage", None)
         return usage if isinstance(usage, Usage) else None
 
+    def cached_share(self) -> float | None:
+        """Share of prompt tokens that came from the prefix cache; None where the engine does not say.
+
+        A server that reports no hits at all counts as silent: most leave the count out unless told otherwise.
+        """
+        # By name: importing the engines of torch here would cost every run their seconds.
+        computed: object = getattr(getattr(self.inner, "decoder", None), "prefilled_tokens", None)
+        if isinstance(computed, int):
+            sent = self.meter.prompt_tokens
+            return max(0.0, 1 - computed / sent) if sent else None
+        usage = self.usage
+        if usage is None or not usage.cached_tokens:
+            return None
+        return usage.cached_tokens / max(1, usage.prompt_tokens)
+
     async def sample(self, request: SampleRequest) -> Rollout:
         """Draw one rollout, counted."""
         number = self.meter.begin(request)

@@ -8,6 +8,7 @@
     rollouts/shard-00000.parquet      one row a rollout, joined by solution_id
     receipts/shard-00000.json         written last for each shard: with it the shard is finished
     run_metrics.parquet               seconds, cached tokens, retries: outside the fingerprint
+    run_metrics.json, .jsonl          the run's figures now, and its log (flows.observe)
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false, reportMissingTypeStubs=false
@@ -30,6 +31,7 @@ TableName = Literal["solutions", "rollouts"]
 TABLES: tuple[TableName, TableName] = ("solutions", "rollouts")
 
 MANIFEST, PARTIAL, RUN_METRICS = "manifest.json", "manifest.partial.json", "run_metrics.parquet"
+RUN_STATE, RUN_LOG = "run_metrics.json", "run_metrics.jsonl"
 CARD = "README.md"
 _RECEIPTS, _METRICS, _OPEN = "receipts", ".metrics", ".open"
 _FOLDERS = (*TABLES, _RECEIPTS, _METRICS, _OPEN)
@@ -197,8 +199,8 @@ def _start_over(folder: Path, manifest: Manifest) -> None:
     for name in (*_FOLDERS, _PLOTS):
         if (folder / name).exists():
             shutil.rmtree(folder / name)
-    for name in (RUN_METRICS, CARD):
-        (folder / name).unlink(missing_ok=True)
+    for place in (folder / CARD, *folder.glob("run_metrics*")):
+        place.unlink(missing_ok=True)
 
 
 def _sweep(folder: Path) -> None:
