@@ -29,6 +29,7 @@ class StandIn:
         sessions: Their session headers.
         vocab_size: Sampled ids are below it.
         delay_s: Pause before every answer.
+        kills: Whether a request kills the server: all connections break, and it is back at once.
         obeys: Its "model" is one that the sampler reaches: temperature 0 and top_k 1 are greedy (the seed counts for
             nothing), a token depends on the ids before it, scoring agrees with sampling. Faults of it by name:
             ``ignores_seed``, ``seeds_by_place``, ``ignores_temperature``, ``ignores_top_k``, ``adds_start``,
@@ -45,6 +46,8 @@ class StandIn:
     sessions: list[str] = field(default_factory=list)
     vocab_size: int = 256
     delay_s: float = 0.0
+    kills: Callable[[Json], bool] = field(default=lambda body: False)
+    deaths: int = 0
     obeys: bool = False
     unlike: frozenset[str] = frozenset()
     keep_bodies: bool = True
@@ -55,6 +58,7 @@ class StandIn:
     most_in_flight: int = 0
     _server: asyncio.Server | None = None
     _place: int = 0
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
     _blocks: set[tuple[int, ...]] = field(default_factory=set)
 
     async def start(self) -> str:
@@ -128,6 +132,7 @@ class StandIn:
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open_connections += 1
+        self._writers.add(writer)
         self.most_connections = max(self.most_connections, self.open_connections)
         try:
             while await self._exchange(reader, writer):
@@ -136,6 +141,7 @@ class StandIn:
             pass
         finally:
             self.open_connections -= 1
+            self._writers.discard(writer)
             writer.close()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -172,6 +178,11 @@ class StandIn:
         fault = self.fault(body, number)
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
+        if self.kills(body):
+            self.deaths += 1
+            for other in list(self._writers):
+                other.transport.abort()
+            return False
         if fault == "hang":
             await asyncio.sleep(3600)
         if fault == "drop":

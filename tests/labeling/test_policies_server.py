@@ -115,9 +115,39 @@ async def test_a_poison_request_is_an_error_and_the_others_are_served(tiny_token
     assert rollouts[3].finish_reason is FinishReason.ABORT
 
 
+async def test_a_request_that_kills_the_server_is_reported_and_no_other_is_lost(tiny_tokenizer: Path) -> None:
+    # Whatever is in flight beside it breaks too, every time; alone, each of the others would use up its 5 tries.
+    server = stand_in(kills=lambda body: body["prompt"][3] == 4, delay_s=0.005)
+    async with served(tiny_tokenizer, server, max_in_flight=16) as policy:
+        rollouts = await asyncio.gather(*(policy.sample(request(i % 40)) for i in range(40)))
+    assert [r.outcome for r in rollouts] == [Outcome.ERROR if i == 3 else None for i in range(40)]
+    assert "the connection broke" in (rollouts[3].error or "")
+    assert server.deaths >= 5
+
+
+async def test_a_server_that_a_supervisor_starts_again_is_waited_for(tiny_tokenizer: Path) -> None:
+    server = stand_in(delay_s=0.01)
+    async with served(tiny_tokenizer, server, most_tries=2) as policy:
+        want = await asyncio.gather(*(policy.sample(request(i)) for i in range(20)))
+        url = policy._pool.base_urls[0]
+        running = asyncio.gather(*(policy.sample(request(i)) for i in range(20)))
+        await asyncio.sleep(0)
+        await server.stop()
+        for writer in list(server._writers):
+            writer.transport.abort()
+        # Longer than two tries last.
+        await asyncio.sleep(0.05)
+        server._server = await asyncio.start_server(
+            server._connection, "127.0.0.1", int(url.split(":")[2].split("/")[0])
+        )
+        got = await asyncio.wait_for(running, 30)
+    assert [r.token_ids for r in got] == [r.token_ids for r in want]
+    assert policy.usage.faults.get("connect", 0) > 2
+
+
 async def test_a_server_that_is_gone_is_an_exception(tiny_tokenizer: Path) -> None:
     server = stand_in()
-    async with served(tiny_tokenizer, server, most_tries=2) as policy:
+    async with served(tiny_tokenizer, server, most_tries=2, restart_s=0) as policy:
         await server.stop()
         policy._pool.base_urls = ("http://127.0.0.1:9/v1",)
         with pytest.raises(EngineError, match=r"p0.*no connection.*2 tries") as raised:

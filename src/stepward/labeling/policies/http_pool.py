@@ -2,14 +2,18 @@
 
 A fault is whatever may be the engine's own: no connection, a connection that breaks, half a response, a 5xx, a
 429, silence over the deadline. It is repeated with a jittered pause, on the next server where there is one; what
-is sent stays the same, the seed too. Any other answer is final.
+is sent stays the same, the seed too. Any other answer is final. Where nobody listens, tries do not count for a
+while: a supervisor may be starting the server again. A request whose connection broke twice may be what kills the
+server: from then on such requests are sent one at a time, so that only the poison meets its own deaths.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import random
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -22,6 +26,7 @@ T = TypeVar("T")
 
 _RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 507, 520, 522, 524, 529})
 _MOST_PAUSE_S = 30.0
+_MOST_KNOCK_S = 3.0
 
 
 class EngineFault(Exception):
@@ -83,6 +88,7 @@ class HttpPool:
         deadline_s: Longest wait for one answer.
         most_tries: Tries a request, the first included.
         pause_s: First pause between tries; doubled each time, jittered over its whole length.
+        restart_s: Longest wait for a server that takes no connection; such tries do not count before.
     """
 
     def __init__(
@@ -94,6 +100,7 @@ class HttpPool:
         deadline_s: float = 600.0,
         most_tries: int = 5,
         pause_s: float = 0.5,
+        restart_s: float = 300.0,
     ) -> None:
         self.base_urls = tuple(url.rstrip("/") for url in base_urls)
         self.usage = Usage()
@@ -102,7 +109,9 @@ class HttpPool:
         self._deadline_s = deadline_s
         self._most_tries = most_tries
         self._pause_s = pause_s
+        self._restart_s = restart_s
         self._gate: asyncio.Semaphore | None = None
+        self._suspects: asyncio.Lock | None = None
         self._clients: dict[str, HttpClient] = {}
         self._closed = False
         self._jitter = random.Random()
@@ -125,25 +134,35 @@ class HttpPool:
             raise EngineError(f"{what}: the engine was closed; load the policy again")
         if self._gate is None:
             self._gate = asyncio.Semaphore(self._max_in_flight)
+        self._suspects = self._suspects or asyncio.Lock()
         payload = json.dumps(body, separators=(",", ":")).encode()
         order = self._order(session)
         answered_before = self.usage.requests
-        fault = ""
+        fault, tries, turn, broken = "", 0, 0, 0
+        gone_since: float | None = None
         async with self._gate:
-            for attempt in range(self._most_tries):
-                url = order[attempt % len(order)]
+            while True:
+                url = order[turn % len(order)]
                 try:
-                    answer = read(await self._try(url, path, payload, session, what))
+                    async with self._suspects if broken >= 2 else contextlib.nullcontext():
+                        answer = read(await self._try(url, path, payload, session, what))
                     self.usage.requests += 1
                     return answer
                 except EngineFault as raised:
                     fault = f"{raised} (from {shown_url(url)})"
                     self.usage.retries += 1
                     self.usage.faults[raised.kind] = self.usage.faults.get(raised.kind, 0) + 1
-                    if attempt + 1 < self._most_tries:
-                        await asyncio.sleep(self._pause(attempt, raised.wait_s))
+                    broken += raised.kind == "broken"
+                    now = time.monotonic()
+                    gone_since = (gone_since or now) if raised.kind == "connect" else None
+                    knocking = gone_since is not None and now - gone_since < self._restart_s
+                    tries += not knocking
+                    if tries >= self._most_tries:
+                        break
+                    await asyncio.sleep(self._pause(turn, raised.wait_s, knocking))
+                    turn += 1
         raise RequestFailed(
-            f"{what}: {fault}, after {self._most_tries} tries", alone=self.usage.requests > answered_before
+            f"{what}: {fault}, after {turn + 1} tries", alone=self.usage.requests > answered_before
         )
 
     async def close(self) -> None:
@@ -158,8 +177,9 @@ class HttpPool:
             return list(self.base_urls)
         return sorted(self.base_urls, key=lambda url: hashlib.blake2b(f"{url}\0{session}".encode()).digest())
 
-    def _pause(self, attempt: int, wait_s: float) -> float:
-        return min(_MOST_PAUSE_S, max(wait_s, self._jitter.uniform(0, self._pause_s * 2**attempt)))
+    def _pause(self, turn: int, wait_s: float, knocking: bool) -> float:
+        longest = min(self._pause_s * 2 ** min(turn, 16), _MOST_KNOCK_S if knocking else _MOST_PAUSE_S)
+        return min(_MOST_PAUSE_S, max(wait_s, self._jitter.uniform(0, longest)))
 
     def _client(self, url: str, what: str) -> HttpClient:
         if url not in self._clients:

@@ -147,6 +147,7 @@ def load_vllm_server(
     deadline_s: float = 600.0,
     most_tries: int = 5,
     pause_s: float = 0.5,
+    restart_s: float = 300.0,
 ) -> VllmServerPolicy:
     """Connect to vLLM servers (``vllm serve`` or ``python -m vllm.entrypoints.openai.api_server``).
 
@@ -160,6 +161,7 @@ def load_vllm_server(
         deadline_s: Longest wait for one rollout.
         most_tries: Tries a request on engine faults, the first included.
         pause_s: First pause between tries.
+        restart_s: Longest wait for servers that take no connection: a supervisor may start them again.
 
     Raises:
         EngineError: A server does not answer, refuses the key, or does not serve the model.
@@ -177,6 +179,7 @@ def load_vllm_server(
         deadline_s=deadline_s,
         most_tries=most_tries,
         pause_s=pause_s,
+        restart_s=restart_s,
     )
     return VllmServerPolicy(
         info=PolicyInfo(name=found.name, revision=revision or found.revision, engine="vllm_server"),

@@ -319,8 +319,8 @@ def _served_card(client: "httpx.Client", root: str, model: str | None) -> dict[s
         response = client.get(root + "/v1/models")
     except (httpx.HTTPError, httpx.InvalidURL) as fault:
         raise EngineError(
-            f"connecting to {root}: {type(fault).__name__}: {fault}; is the server up? stepward serve CHECKPOINT starts "
-            "one",
+            f"connecting to {root}: {type(fault).__name__}: {fault}; is the server up? stepward serve CHECKPOINT "
+            "starts one",
             retryable=True,
         ) from fault
     if response.status_code in (401, 403):
@@ -357,7 +357,7 @@ def _check_tokenizer(served: ServedRewardModel) -> None:
     if theirs != ours:
         raise ModelError(
             f"connecting to {served.url}: {served.model} is served with another tokenizer than its checkpoint's: "
-            f"{text!r} is {theirs} there and {ours} here ({tokenizer.vocab_size} ids"
+            f"{text!r} is {theirs} there and {ours} here ({getattr(tokenizer, "vocab_size", "?")} ids"
             + ("" if marker is None else f", marker {marker}")
             + "); name the folder that the server loaded"
         )
@@ -383,8 +383,8 @@ def _post(
         if refused_is_none:
             return None, ""
         raise EngineError(
-            f"{what}: {url} refuses it (HTTP {response.status_code}): {response.text[:300]}; a server of vLLM's pooling "
-            "runner is wanted, as stepward serve starts it"
+            f"{what}: {url} refuses it (HTTP {response.status_code}): {response.text[:300]}; a server of vLLM's "
+            "pooling runner is wanted, as stepward serve starts it"
         )
     try:
         return response.json(), ""

@@ -1,0 +1,130 @@
+"""The part of ``benchmarks.engines`` that runs in vLLM's interpreter: prints one line of JSON.
+
+PYTHONPATH=src:. VLLM_PYTHON -m benchmarks.engines_vllm FOLDER [--problems 12] [--max-tokens 100]
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.labelling_share import (
+    Clock,
+    Recorder,
+    in_flight_at_most,
+    label_all,
+    possible_cached_tokens,
+    prefixes,
+    problems_to_label,
+)
+from stepward.labeling.policies.vllm import load_vllm
+from stepward.prm.policy import SampleRequest
+
+BLOCK_SIZE = 32
+
+
+async def measure(
+    folder: Path, problems: int, max_tokens: int, in_flight: int, rounds: int
+) -> dict[str, Any]:
+    """Rounds of labelling, raw and raw without seeds, each from an empty prefix cache."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    policy = load_vllm(
+        folder,
+        dtype="float32",
+        enforce_eager=True,
+        block_size=BLOCK_SIZE,
+        max_in_flight=in_flight,
+        max_model_len=1024,
+    )
+    given = problems_to_label(problems)
+    recorder = Recorder(policy)
+    await label_all(policy, given[:2], max_tokens)  # starts the engine
+    engine, _ = policy._engine._living()
+    eos = sorted(policy.tokenizer.eos_ids)
+    number = 0
+
+    async def raw(seeded: bool, request: SampleRequest) -> int:
+        nonlocal number
+        number += 1
+        params = SamplingParams(
+            seed=request.seed if seeded else None, temperature=1.0, max_tokens=max_tokens, detokenize=False,
+            stop_token_ids=eos, output_kind=RequestOutputKind.FINAL_ONLY,
+        )  # fmt: skip
+        count = 0
+        async for output in engine.generate(
+            {"prompt_token_ids": list(request.prefix.token_ids)}, params, f"raw-{number}"
+        ):
+            count = len(output.outputs[0].token_ids)
+        return count
+
+    asked: list[SampleRequest] = []
+    most = 0
+
+    async def labelled() -> int:
+        nonlocal asked, most
+        recorder.requests, recorder.events, recorder.most_in_flight = [], [], 0
+        tokens = await label_all(recorder, given, max_tokens)  # type: ignore[arg-type]
+        asked, most = recorder.requests, min(in_flight, recorder.most_in_flight)
+        return tokens
+
+    async def seeded() -> int:
+        return await in_flight_at_most(most, asked, lambda r: raw(True, r))
+
+    async def unseeded() -> int:
+        return await in_flight_at_most(most, asked, lambda r: raw(False, r))
+
+    runs: dict[str, Callable[[], Awaitable[int]]] = {"ours": labelled, "raw": seeded, "unseeded": unseeded}
+    cpu: dict[str, list[float]] = {k: [] for k in runs}
+    wall: dict[str, list[float]] = {k: [] for k in runs}
+    hits: list[float] = []
+    for _ in range(rounds):
+        for name, run in runs.items():
+            await engine.reset_prefix_cache()
+            cached, prompted = policy.usage.cached_tokens, policy.usage.prompt_tokens
+            clock = Clock()
+            rates = clock.rates(await run())
+            cpu[name].append(rates[0])
+            wall[name].append(rates[1])
+            if name == "ours":
+                assert policy.usage.prompt_tokens - prompted == prefixes(recorder.events)
+                possible = possible_cached_tokens(recorder.events, BLOCK_SIZE)
+                hits.append((policy.usage.cached_tokens - cached) / possible if possible else 1.0)
+    await policy.close()
+    return {
+        "vllm": policy.version,
+        "rollouts": len(asked),
+        "in_flight": most,
+        "cpu": {k: statistics.median(v) for k, v in cpu.items()},
+        "wall": {k: statistics.median(v) for k, v in wall.items()},
+        "all": {"cpu": cpu, "wall": wall},
+        "hit_rate_of_possible": min(hits),
+        "possible_share_of_prompt_tokens": possible / prefixes(recorder.events),
+    }
+
+
+if __name__ == "__main__":
+    # Labelling needs scipy, which vLLM does not bring: after vLLM's own packages, those of Stepward's environment.
+    sys.path.append(os.environ.get("STEPWARD_SITE", ""))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--problems", type=int, default=12)
+    parser.add_argument("--max-tokens", type=int, default=100)
+    parser.add_argument("--in-flight", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    print(
+        json.dumps(
+            asyncio.run(
+                measure(
+                    options.folder, options.problems, options.max_tokens, options.in_flight, options.rounds
+                )
+            )
+        )
+    )
