@@ -13,7 +13,7 @@ import pytest
 from stepward.prm.dataset.manifest import Manifest
 from stepward.prm.dataset.store import ShardStore, open_dataset, verify
 from stepward.prm.errors import StoreError
-from stepward.prm.locks import KernelLock, Lease
+from stepward.prm.locks import KernelLock, Lease, holders
 from stepward.prm.types import (
     Allocation,
     Counts,
@@ -208,6 +208,8 @@ def test_a_kernel_lock_is_held_alone_or_shared(tmp_path):
     assert one.try_acquire()
     assert not two.try_acquire(shared=True)
     assert one.owner().startswith(f"process {os.getpid()} on ")
+    assert holders(tmp_path / "x") == [os.getpid()]
     one.release()
     one.release()
+    assert holders(tmp_path / "x") == []
     assert two.try_acquire()

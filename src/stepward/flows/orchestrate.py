@@ -15,6 +15,7 @@ import httpx
 from stepward.flows.artifacts import LabelPage
 from stepward.flows.config import LabelConfig
 from stepward.flows.label import Part, Progress, Through, Watch, directly, label
+from stepward.flows.pipeline import PipelineConfig, RoundResult, run_pipeline
 from stepward.flows.prefect_server import PrefectServer
 from stepward.flows.quickstart import Outcomes, Say, Sizes, quickstart
 from stepward.prm.errors import EngineError
@@ -84,6 +85,19 @@ async def run_quickstart(
     if server is None or not await asyncio.to_thread(server.ready):
         return await body(directly)
     return await as_flow("quickstart", {"out": out.name, "seed": seed}, body)
+
+
+async def run_pipeline_command(
+    config: PipelineConfig, *, watch: Watch, say: Say, server: PrefectServer | None
+) -> list[RoundResult]:
+    """The pipeline as one Prefect flow, or without Prefect where there is no server."""
+
+    async def body(through: Through) -> list[RoundResult]:
+        return await run_pipeline(config, through=through, watch=watch, say=say)
+
+    if server is None or not await asyncio.to_thread(server.ready):
+        return await body(directly)
+    return await as_flow("pipeline", {"out": config.out.name, "rounds": config.rounds}, body)
 
 
 async def as_flow(

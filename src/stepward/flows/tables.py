@@ -1,5 +1,6 @@
 """Results as a person reads them at the end of a command."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -7,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepward.flows.evaluate import best_baseline
+from stepward.flows.pipeline import RoundResult
 from stepward.flows.quickstart import Outcomes
 from stepward.prm.evaluation.intervals import Measure
 from stepward.prm.evaluation.results import Results
@@ -86,6 +88,32 @@ def evaluation_table(results: Results) -> RenderableType:
                 table.add_row(Text(point.method), _percent(point.accuracy), paired)
         parts += [Text(), table]
     return Group(*parts)
+
+
+def rounds_table(rounds: Sequence[RoundResult]) -> Table:
+    """What each round of a pipeline gave."""
+    table = Table(title="Rounds", box=None)
+    for heading in (
+        "round",
+        "problems",
+        "solutions",
+        "labelled steps",
+        "with a first error",
+        "right",
+        "F1",
+        "best of n",
+    ):
+        table.add_column(heading, justify="right")
+    for r in rounds:
+        table.add_row(
+            str(r.number),
+            f"{r.problems:,}",
+            f"{r.solutions:,}",
+            f"{r.labelled_steps:,}",
+            f"{r.first_errors.get('some', 0):,}",
+            *("-" if value is None else f"{value:.1%}" for value in (r.solved, r.f1, r.best_of_n)),
+        )
+    return table
 
 
 def _percent(measure: Measure) -> str:

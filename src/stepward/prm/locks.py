@@ -54,20 +54,11 @@ class KernelLock:
 
     def try_acquire(self, *, shared: bool = False) -> bool:
         """Take the lock for this process alone, or beside others that share it. Held already, it is converted."""
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644) if self._handle is None else self._handle
-        try:
-            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except OSError:
-            # A conversion that fails has given the old lock up.
-            _held.discard(handle)
-            os.close(handle)
-            self._handle = None
+        if not self._flock(fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
             return False
-        if not shared:
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        self._handle = handle
-        _held.add(handle)
+        if not shared and self._handle is not None:
+            os.ftruncate(self._handle, 0)
+            os.pwrite(self._handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         return True
 
     def owner(self) -> str:
@@ -76,6 +67,20 @@ class KernelLock:
             return self._path.read_text(errors="replace").strip() or "unknown process"
         except OSError:
             return "unknown process"
+
+    def _flock(self, how: int) -> bool:
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644) if self._handle is None else self._handle
+        _held.add(handle)
+        try:
+            fcntl.flock(handle, how | fcntl.LOCK_NB)
+        except OSError:
+            # A conversion that fails has given the old lock up.
+            _held.discard(handle)
+            os.close(handle)
+            self._handle = None
+            return False
+        self._handle = handle
+        return True
 
     def check(self) -> None:
         """The kernel does not take a lock from a living process."""
@@ -86,6 +91,19 @@ class KernelLock:
             _held.discard(self._handle)
             os.close(self._handle)
             self._handle = None
+
+
+def holders(path: Path) -> list[int]:
+    """Processes of this machine that hold a kernel lock on a file, as the kernel lists them; nothing is locked."""
+    try:
+        status = path.stat()
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return []
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    # 1: FLOCK  ADVISORY  WRITE 4711 fd:01:1234 0 EOF
+    fields = [line.split() for line in lines]
+    return [int(f[4]) for f in fields if len(f) > 5 and f[1] == "FLOCK" and f[5] == place]
 
 
 class Lease:

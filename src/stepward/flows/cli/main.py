@@ -2,11 +2,11 @@
 
 import sys
 
-from stepward.flows.cli import data, engines, evaluate, label, quickstart, serve, show, train, view
+from stepward.flows.cli import data, engines, evaluate, label, quickstart, schedule, serve, show, train, view
 from stepward.flows.cli.app import app
 from stepward.prm.errors import StepwardError
 
-COMMANDS = (label, engines, train, evaluate, serve, show, view, data, quickstart)
+COMMANDS = (label, engines, train, evaluate, serve, show, view, data, quickstart, schedule)
 
 
 def main() -> None:
