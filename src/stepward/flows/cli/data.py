@@ -56,15 +56,27 @@ def card(
 def relabel(
     folder: Folder,
     out: Annotated[Path, Opt(help="Folder of the new dataset")],
-    rule: Annotated[str, Opt(help="Label rule")] = "hard",
+    rule: Annotated[
+        str, Opt(help="Label rule, or a labeler such as changepoint; a wrong name lists all")
+    ] = "hard",
     option: Annotated[list[str] | None, Opt(help="name=value of the rule; may be repeated")] = None,
     truncated_as: Annotated[str, Opt(help="exclude, wrong or bounds")] = "bounds",
     stop_after_first_error: Annotated[bool, Opt("--stop-after-first-error")] = False,
     consensus: Annotated[str, Opt(help="strict or no_contradiction: keep what the tools agree with")] = "",
+    consensus_with: Annotated[
+        Path | None, Opt(help="Dataset of the same solutions that must agree in place of the tools (strict)")
+    ] = None,
+    verifier: Annotated[
+        list[str] | None, Opt(help="Whose verdicts count; may be repeated; all by default")
+    ] = None,
+    fusion: Annotated[
+        str, Opt(help="How verdicts and hints enter a labeler: returns, posterior, ...")
+    ] = "returns",
     resume: Annotated[bool, Opt("--resume")] = False,
     overwrite: Annotated[bool, Opt("--overwrite")] = False,
 ) -> None:
     """Derive labels again from stored counts, without a model."""
+    from stepward.flows.constants import from_json
     from stepward.labeling.relabel import Relabeling, relabel_dataset
     from stepward.prm.dataset.store import open_dataset
     from stepward.prm.errors import ConfigError
@@ -81,9 +93,20 @@ def relabel(
         options,
         truncated_as=truncated_as,  # type: ignore[arg-type]  (checked by name when the rule is)
         stop_after_first_error=stop_after_first_error,
-        consensus=consensus,  # type: ignore[arg-type]
+        consensus=consensus or ("strict" if consensus_with else ""),  # type: ignore[arg-type]
+        verifiers=verifier or (),
+        fusion=fusion,
     )
-    manifest, report = relabel_dataset(open_dataset(folder), out, how, resume=resume, overwrite=overwrite)
+    source = open_dataset(folder)
+    manifest, report = relabel_dataset(
+        source,
+        out,
+        how,
+        second=open_dataset(consensus_with) if consensus_with else None,
+        constants=from_json(source.manifest.constants),
+        resume=resume,
+        overwrite=overwrite,
+    )
     print(f"{out}: {report.solutions:,} solutions labelled by {manifest.labeler.name}")
     print(f"  decided {report.decided:,}, undecided {report.undecided:,}, disagreeing {report.disagreeing:,}")
     for allocation, number in report.refused.items():
