@@ -93,7 +93,7 @@ def start_vllm(vllm_interpreter: str, tmp_path_factory: pytest.TempPathFactory) 
         log = tmp_path_factory.mktemp("vllm") / "server.log"
         command = [
             vllm_interpreter, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder),
-            "--dtype", "float32", "--enforce-eager", "--block-size", "32",
+            "--dtype", "float32", "--enforce-eager", "--block-size", "32", "--no-enable-chunked-prefill",
             "--host", "127.0.0.1", "--port", str(port), *arguments,
         ]  # fmt: skip
         with log.open("w") as out:

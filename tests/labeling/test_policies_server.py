@@ -75,7 +75,7 @@ async def test_every_field_of_the_sampler_is_sent_and_nothing_is_left_to_a_defau
     assert rollout.text == policy.tokenizer.decode(rollout.token_ids)
     assert rollout.logprobs == (-0.1235,) * 8
     assert rollout.finish_reason is FinishReason.STOP
-    assert policy.version == "0.0-stand-in"
+    assert policy.version == "vllm 0.0-stand-in, model runner not told over HTTP"
 
 
 async def test_seeds_of_63_bits_arrive_whole(tiny_tokenizer: Path) -> None:

@@ -97,6 +97,7 @@ def build_labeling(
         unfinished_as_wrong=config.truncated_as == "wrong",
     )
     stored = to_json(constants, allocation.kind) | ({"pilot": dict(pilot)} if pilot else {})
+    stored |= _engine_versions(engines)
     manifest = Manifest(
         config=settings,
         code_version=__version__,
@@ -111,6 +112,13 @@ def build_labeling(
         tokenizer_hash=engines.completer.tokenizer.hash,
     )
     return LabelingJob(plan, engines, manifest)
+
+
+def _engine_versions(engines: Engines) -> dict[str, dict[str, str]]:
+    """Versions of engines whose draws depend on them: with another one a run is another run."""
+    roles = {"policy": engines.policy, "completer": engines.completer}
+    said = {role: str(v) for role, p in roles.items() if (v := getattr(p, "version", None))}
+    return {"engine_versions": said} if said else {}
 
 
 def build_engines(config: LabelConfig) -> Engines:

@@ -122,6 +122,12 @@ class MeteredPolicy:
         return folder if isinstance(folder, Path) else None
 
     @property
+    def version(self) -> str | None:
+        """Of the engine inside, where its draws depend on it."""
+        version: object = getattr(self.inner, "version", None)
+        return version if isinstance(version, str) else None
+
+    @property
     def usage(self) -> Usage | None:
         """What the engine inside counts of itself, or None."""
         usage: object = getattr(self.inner, "usage", None)

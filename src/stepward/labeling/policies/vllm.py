@@ -36,7 +36,7 @@ class VllmPolicy:
         context_length: Most tokens of prompt and completion together.
         deterministic: False: kernels round differently for different batches.
         folder: Where the checkpoint lies, for its chat template.
-        version: vLLM's version, for the manifest.
+        version: vLLM's version and model runner, for the manifest: seeds differ between both.
         usage: Requests, retries and tokens so far.
     """
 
@@ -278,9 +278,18 @@ def load_vllm(
         ) from fault
     found = locate_checkpoint(name, revision)
     # The bundled generation config would replace defaults of the sampler; vLLM's own are neutral.
-    settings = {"enable_prefix_caching": True, "generation_config": "vllm", "disable_log_stats": True}
+    settings: dict[str, Any] = {
+        "enable_prefix_caching": True,
+        "generation_config": "vllm",
+        "disable_log_stats": True,
+    }
+    if _module("vllm.platforms").current_platform.is_cpu():
+        # A seeded request whose prompt is prefilled in parts ends vLLM's engine on CPU: it winds the request's
+        # generator back by an offset, which torch's generator of a CPU does not have (seen with 0.32.0).
+        settings["enable_chunked_prefill"] = False
     arguments = engine_args(model=str(found.folder), **(settings | engine_arguments))
     config = arguments.create_engine_config()
+    runner = 2 if getattr(config, "use_v2_model_runner", False) else 1
     engine = RestartedEngine(
         lambda: async_llm.from_engine_args(arguments),
         lambda fault: isinstance(fault, death),
@@ -294,7 +303,7 @@ def load_vllm(
         context_length=int(config.model_config.max_model_len),
         deterministic=False,
         folder=found.folder,
-        version=version,
+        version=f"vllm {version}, model runner V{runner}",
         usage=Usage(),
         _engine=engine,
     )

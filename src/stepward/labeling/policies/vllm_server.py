@@ -32,7 +32,7 @@ class VllmServerPolicy:
         context_length: Most tokens of prompt and completion together.
         deterministic: False: kernels round differently for different batches.
         folder: Where the tokenizer lies, for the chat template.
-        version: The server's version, for the manifest.
+        version: The server's version, for the manifest; it does not tell its model runner.
         model: What requests call the model.
     """
 
@@ -187,7 +187,7 @@ def load_vllm_server(
         context_length=served.context_length,
         deterministic=False,
         folder=found.folder,
-        version=served.version,
+        version=f"vllm {served.version or 'of unknown version'}, model runner not told over HTTP",
         model=served.name,
         _pool=pool,
     )
