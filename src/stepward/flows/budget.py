@@ -13,6 +13,7 @@ class Spending(Protocol):
 
     problems: int
     tokens: int
+    dearest: int
     began: float
 
 
@@ -25,7 +26,8 @@ class Budget:
         tokens: Most tokens that this process may sample, or None.
         hours: Most hours, or None.
         spent_before: Tokens that a pilot has spent of them.
-        least: Tokens that a problem surely takes (its solutions), 0 where not known.
+        least: Tokens that a problem is taken to cost before one has finished: the dearest of a pilot, else its
+            solutions alone; 0 where neither is known.
         in_flight: Problems that have begun and not ended.
     """
 
@@ -39,26 +41,34 @@ class Budget:
     PIONEERS = 4
     """Problems that go ahead to show what one costs; fewer where the budget may not hold as many."""
 
-    async def admit(self) -> None:
-        """Wait until one more problem may start.
+    async def admit(self, problems: int = 1) -> None:
+        """Wait until so many more problems may start: each in flight is taken to cost as much as the dearest so far.
+
+        Near the end of the budget problems wait for those in flight, whose cost is then known, so that the budget is
+        neither overrun by what had begun nor left unspent.
 
         Raises:
-            BudgetSpent: It may not.
+            BudgetSpent: They may not.
         """
-        while self.tokens is not None and self.progress.problems == 0 and self.in_flight >= self._pioneers():
-            await asyncio.sleep(0.01)
-        if self.hours is not None and time.monotonic() - self.progress.began >= self.hours * 3600:
-            raise BudgetSpent(f"the budget of {self.hours} hours is spent")
-        if self.tokens is not None:
-            mean = self.progress.tokens / self.progress.problems if self.progress.problems else self.least
-            spent = self.spent_before + self.progress.tokens
-            if spent + mean * (self.in_flight + 1) > self.tokens:
+        while True:
+            if self.hours is not None and time.monotonic() - self.progress.began >= self.hours * 3600:
+                raise BudgetSpent(f"the budget of {self.hours} hours is spent")
+            if self.tokens is None or self._holds(self.tokens, problems):
+                break
+            if not self.in_flight:
                 raise BudgetSpent(f"the budget of {self.tokens:,} tokens is spent")
-        self.in_flight += 1
+            await asyncio.sleep(0.01)
+        self.in_flight += problems
+
+    def _holds(self, tokens: int, problems: int) -> bool:
+        # The first to finish are the cheap ones: until many have, few are in flight.
+        if self.in_flight and self.in_flight + problems > max(self._pioneers(), 2 * self.progress.problems):
+            return False
+        each = max(self.progress.dearest, self.least)
+        return self.spent_before + self.progress.tokens + each * (self.in_flight + problems) <= tokens
 
     def _pioneers(self) -> int:
         if self.tokens is None or self.least <= 0:
             return self.PIONEERS
-        # A problem costs its solutions and as much again for rollouts, as a first guess.
-        held = int((self.tokens - self.spent_before) / (2 * self.least))
+        held = int((self.tokens - self.spent_before) / self.least)
         return min(self.PIONEERS, max(1, held))

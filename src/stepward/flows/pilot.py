@@ -49,13 +49,14 @@ class Fixed:
         constants: What labelling reads.
         pilot: What the manifest says of a pilot for a budget: problems, the budget, what the run will spend by it.
         spent: Tokens that it sampled in this process.
-        mean_tokens: Mean tokens of a solution; 0 where none was drawn.
+        problem_tokens: What a problem is taken to cost: the pilot's dearest at its price, else a solution's mean times
+            their number; 0 where nothing was drawn.
     """
 
     constants: LabelingConstants = field(default_factory=LabelingConstants)
     pilot: Mapping[str, float] = field(default_factory=dict[str, float])
     spent: int = 0
-    mean_tokens: float = 0.0
+    problem_tokens: float = 0.0
 
 
 async def fix_constants(
@@ -90,16 +91,16 @@ async def fix_constants(
             quality = learned(rows)
             constants = replace(constants, precision=dict(quality.precision), recall=dict(quality.recall))
     note: dict[str, float] = {}
+    dearest = statistics.fmean(lengths) * config.num_solutions if lengths and given is None else 0.0
     if config.budget_tokens is not None and config.price is None and _pays(config):
-        constants, expected = await _price_for(config, constants, engines, problems, given)
+        constants, expected, dearest = await _price_for(config, constants, engines, problems, given)
         note = {
             "problems": len(_pilot_problems(config, problems)),
             "budget_tokens": config.budget_tokens,
             "expected_tokens": round(expected),
         }
     spent = policy.tokens + (completer.tokens if completer is not policy else 0)
-    mean = statistics.fmean(lengths) if lengths else 0.0
-    return Fixed(constants, note, spent, mean)
+    return Fixed(constants, note, spent, dearest)
 
 
 def _remembered(engines: Engines) -> tuple[Remembered, Remembered]:
@@ -189,8 +190,10 @@ async def _price_for(
     engines: Engines,
     problems: Sequence[Problem],
     given: Given,
-) -> tuple[LabelingConstants, float]:
-    """The constants with the lowest price at which the pilot keeps within the budget, and what the run then spends.
+) -> tuple[LabelingConstants, float, float]:
+    """The constants with the lowest price at which the pilot keeps within the budget.
+
+    Beside them what the run will spend at that price, and the tokens of the pilot's dearest problem.
 
     Bisection starts at the default price and widens by factors of 4, so that no price is tried that spends many
     times the budget. Where even the highest does not keep within it, the hard stop ends the run.
@@ -199,10 +202,12 @@ async def _price_for(
     target = BUDGET_SHARE * config.budget_tokens
     pilot = _pilot_problems(config, problems)
     known: dict[float, float] = {}
+    dearest: dict[float, float] = {}
 
     async def spent(price: float) -> float:
         if price not in known:
             results = await _pilot(config, replace(constants, price=price), engines, problems, given)
+            dearest[price] = max(r.tokens for r in results)
             known[price] = sum(r.tokens for r in results) / len(pilot) * len(problems)
         return known[price]
 
@@ -218,12 +223,15 @@ async def _price_for(
             if await spent(low) > target:
                 break
     if known[high] > target:
-        return replace(constants, price=float(f"{high:.2e}")), known[high]
+        return replace(constants, price=high), known[high], dearest[high]
     loop = asyncio.get_running_loop()
     price = await asyncio.to_thread(
         price_for_budget, _blocking(spent, loop), target, low=low, high=high, iterations=_HALVINGS
     )
-    return replace(constants, price=float(f"{price:.6g}")), await spent(price)
+    # Six digits: the manifest should be readable. The pilot is asked at the very price that is stored.
+    price = float(f"{price:.6g}")
+    expected = await spent(price)
+    return replace(constants, price=price), expected, dearest[price]
 
 
 def _blocking(
