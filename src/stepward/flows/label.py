@@ -17,8 +17,10 @@ from stepward.flows.budget import Budget
 from stepward.flows.build import LabelingJob, build_engines, build_labeling
 from stepward.flows.config import LabelConfig
 from stepward.flows.logged import given_by_problem
+from stepward.flows.observe import RunObserver, metered
 from stepward.flows.pilot import fix_constants
 from stepward.flows.problems import problems_of
+from stepward.flows.prometheus import exporter
 from stepward.labeling.annotate import ProblemResult, annotate
 from stepward.labeling.evidence import LabelingConstants
 from stepward.labeling.plan import Engines, GivenSolution
@@ -157,7 +159,7 @@ async def label(
     problems = problems_of(config)
     given = given_by_problem(config.solutions, problems) if config.solutions is not None else None
     shards = _shards(problems, config.shard_problems)
-    loaded = engines or build_engines(config)
+    loaded, meter = metered(engines or build_engines(config))
     fixed = await fix_constants(config, loaded, problems, given, fresh=overwrite)
     job = build_labeling(config, fixed.constants, loaded, pilot=fixed.pilot)
     mine = [i for i in range(len(shards)) if part is None or part.holds(i)]
@@ -176,12 +178,17 @@ async def label(
         finished = store.finished()
         progress.found = sum(len(shards[i]) for i in mine if i in finished)
         pending = ((i, shards[i]) for i in mine if i not in finished)
-        run = _Run(config, fixed.constants, job, store, progress, budget, given, watch)
+        serving = None if config.metrics_port is None else exporter(config.metrics_port)
+        name = None if part is None else f"{part.number}of{part.of}"
+        seen = RunObserver(store.folder, job.manifest.run_id, loaded, meter, part=name, exporter=serving)
+        run = _Run(config, fixed.constants, job, store, progress, budget, given, watch, seen)
         try:
-            await _in_parallel(
-                (run.shard(through, i, shard) for i, shard in pending),
-                max(SHARDS_IN_FLIGHT, config.workers) if run.budget_is_open else 1,
-            )
+            async with seen:
+                seen.begin(progress.total_problems, progress.found)
+                await _in_parallel(
+                    (run.shard(through, i, shard) for i, shard in pending),
+                    max(SHARDS_IN_FLIGHT, config.workers) if run.budget_is_open else 1,
+                )
         finally:
             run.close()
             if engines is None:
@@ -205,9 +212,10 @@ class _Run:
         budget: Budget,
         given: dict[str, list[GivenSolution]] | None,
         watch: Watch,
+        seen: RunObserver,
     ) -> None:
         self.config, self.constants, self.job = config, constants, job
-        self.store, self.progress = store, progress
+        self.store, self.progress, self.seen = store, progress, seen
         self.budget, self.given, self.watch = budget, given, watch
         self.places = asyncio.Semaphore(config.problems_in_flight)
         self.pool = (
@@ -231,10 +239,13 @@ class _Run:
             began = time.monotonic()
             try:
                 results = await (
-                    self._in_process(index, problems) if self.pool is None else self._in_worker(problems)
+                    self._in_process(index, problems)
+                    if self.pool is None
+                    else self._in_worker(index, problems)
                 )
-            except BaseException:
+            except BaseException as fault:
                 self.store.give_back(index)
+                self.seen.event("shard_stopped", shard=index, why=f"{type(fault).__name__}: {fault}")
                 raise
             if results is None:
                 self.store.give_back(index)
@@ -242,6 +253,7 @@ class _Run:
             rows, rollouts = _joined(results)
             metrics = {"seconds": time.monotonic() - began, "tokens": float(sum(r.tokens for r in results))}
             self.store.write_shard(index, rows, rollouts, metrics)
+            self.seen.shard(index, solutions=len(rows), **metrics)
             drop_open_shard(self.store.folder, self.store.manifest.run_id, index)
 
         if self.progress.stopped is None:
@@ -273,6 +285,7 @@ class _Run:
                     self.budget.in_flight -= 1
                 done[problem.id] = result
                 self.progress.add(result)
+                self.seen.problem(index, result)
                 self.watch(self.progress)
 
         def keep() -> None:
@@ -289,7 +302,7 @@ class _Run:
             return None
         return [done[p.id] for p in problems]
 
-    async def _in_worker(self, problems: Sequence[Problem]) -> list[ProblemResult] | None:
+    async def _in_worker(self, index: int, problems: Sequence[Problem]) -> list[ProblemResult] | None:
         """Results of a worker process, which takes whole shards; None where the budget is spent."""
         try:
             await self.budget.admit(len(problems))
@@ -306,6 +319,7 @@ class _Run:
             self.budget.in_flight -= len(problems)
         for result in results:
             self.progress.add(result)
+            self.seen.problem(index, result)
         self.watch(self.progress)
         return results
 
