@@ -15,6 +15,8 @@ from stepward.verifiers.base import register_verifier
 from stepward.verifiers.claims.decisions import MAX_BEYOND_LIMITS, Decision, Truth, verdict_of
 from stepward.verifiers.claims.derivations import decide_derivation
 from stepward.verifiers.claims.identities import decide_identity
+from stepward.verifiers.claims.integers import decide_congruences, decide_integers
+from stepward.verifiers.claims.reading import MAX_CHARS
 from stepward.verifiers.claims.statements import MAX_LINK_CHARS, Statement, statements_of
 
 NAME = "algebra"
@@ -33,24 +35,32 @@ def decisions_on(text: str, before: str = "") -> list[Decision]:
     found: list[Decision] = []
     beyond = 0
     statements = statements_of(text)
-    earlier = statements_of(before[-MAX_LINK_CHARS * 4 :]) if statements and before else []
+    earlier = statements_of(before[-MAX_LINK_CHARS * 4 :]) if statements and before else ()
     for index, statement in enumerate(statements):
         if beyond >= MAX_BEYOND_LIMITS:
             break
         for claim in statement.claims:
             made = _bounded(lambda c=claim: decide_identity(c, text), claim.start, claim.end)
             beyond += _append(found, made)
+        for made in decide_congruences(statement, text):
+            beyond += _append(found, made)
         row, at, between = statements, index - 1, text[statements[index - 1].end : statement.start]
         if not index:
             row, at = earlier, len(earlier) - 1
-            between = before[-MAX_LINK_CHARS * 4 :][earlier[-1].end :] + "\n" + text[: statement.start] if earlier else ""
+            between = (
+                before[-MAX_LINK_CHARS * 4 :][earlier[-1].end :] + "\n" + text[: statement.start]
+                if earlier
+                else ""
+            )
         if at >= 0 and not _is_alternative(row, at, text if index else before[-MAX_LINK_CHARS * 4 :]):
             first = row[at]
             made = _bounded(
-                lambda a=first, b=statement, c=between: decide_derivation(a, b, c), statement.start, statement.end
+                lambda a=first, b=statement, c=between: decide_derivation(a, b, c),
+                statement.start,
+                statement.end,
             )
             beyond += _append(found, made)
-    return found
+    return sorted([*found, *decide_integers(text[:MAX_CHARS])], key=lambda d: d.start)
 
 
 def _is_alternative(statements: Sequence[Statement], index: int, text: str) -> bool:
@@ -84,7 +94,9 @@ def verify_step(text: str, before: str = "") -> Verdict:
         before: The step before it.
     """
     began = time.process_time()
-    return verdict_of(decisions_on(text, before), NAME, VERSION, began=began, nothing="no claim about unknowns was read")
+    return verdict_of(
+        decisions_on(text, before), NAME, VERSION, began=began, nothing="no claim about unknowns was read"
+    )
 
 
 @register_verifier(NAME)

@@ -7,16 +7,21 @@ text allows. Where a reading is open the verdict is unknown, with the reason.
 
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from stepward.prm.types import Problem, Reason, Verdict
 from stepward.verifiers.answers.expressions import Unreadable
 from stepward.verifiers.base import register_verifier
+from stepward.verifiers.claims.bindings import Bindings, bound, substituted
+from stepward.verifiers.claims.conversions import decide_conversion
 from stepward.verifiers.claims.decisions import MAX_BEYOND_LIMITS, Decision, Truth, shown, verdict_of
-from stepward.verifiers.claims.exact import Sides, compare, last_place, parse
+from stepward.verifiers.claims.exact import Sides, compare, last_place, parse, rational
+from stepward.verifiers.claims.named import decide_named
+from stepward.verifiers.claims.orders import ORDERS, decide_order
 from stepward.verifiers.claims.reading import Claim, claims_of
+from stepward.verifiers.claims.statements import statements_of
 
 NAME = "arithmetic"
 VERSION = "1"
@@ -44,16 +49,22 @@ def decide(claim: Claim, text: str) -> Decision:
     if sides.equal:
         return Decision(claim.start, claim.end, Truth.TRUE, evidence=f"{equation} is true")
     if sides.symbolic or sides.left is None or sides.right is None:
-        return Decision(claim.start, claim.end, Truth.OPEN, Reason.UNSUPPORTED, f"{equation}: not plain numbers")
+        return Decision(
+            claim.start, claim.end, Truth.OPEN, Reason.UNSUPPORTED, f"{equation}: not plain numbers"
+        )
     unit = max(last_place(left), last_place(right))
     if (unit < 1 or claim.approximate) and abs(sides.left - sides.right) <= max(unit, Fraction(0)):
-        return Decision(claim.start, claim.end, Truth.TRUE, evidence=f"{equation} is true to the stated precision")
+        return Decision(
+            claim.start, claim.end, Truth.TRUE, evidence=f"{equation} is true to the stated precision"
+        )
     doubt = claim.doubt or _doubt(claim, sides, equation, unit) or _other_reading(claim)
     values = f"{claim.left.text} is {_shown(sides.left)}"
     if claim.right.computed:
         values += f" and {claim.right.text} is {_shown(sides.right)}"
     if doubt:
-        return Decision(claim.start, claim.end, Truth.OPEN, Reason.AMBIGUOUS, f"{equation}: {values}, but {doubt}")
+        return Decision(
+            claim.start, claim.end, Truth.OPEN, Reason.AMBIGUOUS, f"{equation}: {values}, but {doubt}"
+        )
     return Decision(claim.start, claim.end, Truth.FALSE, evidence=f"{equation} is false: {values}")
 
 
@@ -89,6 +100,8 @@ def _doubt(claim: Claim, sides: Sides, equation: str, unit: Fraction) -> str:
             return "units may change"
     if ("circ" in equation or "°" in equation) and "pi" in equation:
         return "degrees and radians stand in it"
+    if right == 1 and len(units) > 1:
+        return "a factor that converts units may be meant"
     if "%" in equation and _holds_without_percent(claim):
         return "it holds without the percent signs"
     if len(_terms_units(claim)) > 1 and re.search(r"[+\-–]", claim.left.text):
@@ -105,7 +118,7 @@ def _runs_on(claim: Claim, left: Fraction) -> bool:
 
 
 # A number before a fraction: a mixed number, or a factor.
-_MIXED = re.compile(r"(?<![\d.]) ?(\d+) (?=\\frac|\d+ / \d)")
+_MIXED = re.compile(r"(?<![\d.])(\d+) (\\frac (?:\{ \d+ \} \{ \d+ \}|\d\d?(?: \d)?(?![\d ]*\.))|\d+ / \d+)")
 
 
 def _other_reading(claim: Claim) -> str:
@@ -113,7 +126,7 @@ def _other_reading(claim: Claim) -> str:
     texts = [side.text for side in (claim.left, claim.right)]
     if not any(_MIXED.search(text) for text in texts):
         return ""
-    for mended in (r" \1 * ", r" \1 + "):
+    for mended in (r"\1 * \2", r"( \1 + \2 )"):
         try:
             sides = compare(*(parse(_MIXED.sub(mended, text)) for text in texts))
         except Unreadable:
@@ -162,17 +175,73 @@ def _shown(value: Fraction) -> str:
     return f"{value.numerator}/{value.denominator} = {float(value):.8g}"
 
 
-def verify_step(text: str) -> Verdict:
-    """The verdict on one step by itself: refuted by its first false claim."""
+def verify_step(text: str, *, problem: str = "", known: Mapping[str, Fraction] | None = None) -> Verdict:
+    """The verdict on one step: refuted by its first false claim.
+
+    Args:
+        text: The step.
+        problem: The problem's text; one that defines an operation gives ``*`` another meaning.
+        known: Values of letters, from the problem and the steps before.
+    """
     began = time.process_time()
     decisions: list[Decision] = []
     beyond = 0
-    for claim in claims_of(text):
+    operation = _OPERATION.search(problem) is not None
+    for claim in claims_of(text, every=True):
         if beyond >= MAX_BEYOND_LIMITS:
             break
-        decisions.append(decide(claim, text))
-        beyond += decisions[-1].reason is Reason.UNSUPPORTED and decisions[-1].beyond
+        if claim.relation in ORDERS:
+            made = decide_order(claim, text)
+        elif not (claim.left.computed or claim.right.computed):
+            made = decide_conversion(claim, text)
+        elif claim.relation not in ("=", "≈"):
+            continue
+        else:
+            made = decide(claim, text)
+            if made.truth is Truth.OPEN and made.reason is Reason.UNSUPPORTED and known and not made.beyond:
+                made = _with_values(claim, text, known) or made
+            if operation and made.truth is Truth.FALSE:
+                made = replace(made, truth=Truth.OPEN, reason=Reason.AMBIGUOUS)
+        if made is not None:
+            decisions.append(made)
+            beyond += made.reason is Reason.UNSUPPORTED and made.beyond
+    decisions = sorted([*decisions, *decide_named(text)], key=lambda d: d.start)
     return verdict_of(decisions, NAME, VERSION, began=began, nothing="no equality of numbers was read")
+
+
+def _with_values(claim: Claim, text: str, known: Mapping[str, Fraction]) -> Decision | None:
+    """Decide a claim whose letters have values; an equation that does not hold may be about another unknown."""
+    if claim.relation != "=" or claim.doubt or not claim.left.computed:
+        return None
+    equation = shown(text, claim.start, claim.end)
+    put = substituted(claim.left.text, claim.right.text) or {}
+    wrong = next((n for n in put if n in known and known[n] != put[n]), None)
+    try:
+        left, right = (bound(parse(side.text), known) for side in (claim.left, claim.right))
+        if left is None or right is None:
+            return None
+        values = rational(left), rational(right)
+    except Unreadable:
+        return None
+    if None in values:
+        return None
+    if values[0] == values[1]:
+        used = ", ".join(
+            f"{n} = {v}"
+            for n, v in known.items()
+            if re.search(rf"(?<![a-zA-Z\\\\]){re.escape(n)}\\b", equation)
+        )
+        return Decision(claim.start, claim.end, Truth.TRUE, evidence=f"{equation} is true for {used}")
+    if wrong is None:
+        return None
+    why = f"{equation} is false: {wrong} is {known[wrong]} and not {put[wrong]}"
+    return Decision(claim.start, claim.end, Truth.FALSE, evidence=why)
+
+
+_OPERATION = re.compile(
+    r"\b(?:operation|operator|defined?\s+(?:by|as|to)|defines?|symbol)\b|[a-z]\s*(?:\*|\\?ast|⋆|\\star|#|@)\s*[a-z]",
+    re.I,
+)
 
 
 @register_verifier(NAME)
@@ -185,4 +254,10 @@ class Arithmetic:
 
     async def verify(self, problem: Problem, steps: Sequence[str]) -> list[tuple[Verdict, ...]]:
         """One verdict a step, each with the span of the claim that it rests on."""
-        return [(verify_step(text),) for text in steps]
+        values = Bindings()
+        values.read(statements_of(problem.text))
+        found: list[tuple[Verdict, ...]] = []
+        for text in steps:
+            found.append((verify_step(text, problem=problem.text, known=values.known),))
+            values.read(statements_of(text))
+        return found

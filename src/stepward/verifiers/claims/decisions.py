@@ -47,7 +47,9 @@ def shown(text: str, start: int, end: int) -> str:
     return " ".join(text[start:end].replace("\x00", " ").split())[:EVIDENCE_CHARS]
 
 
-def verdict_of(decisions: Sequence[Decision], name: str, version: str, *, began: float, nothing: str) -> Verdict:
+def verdict_of(
+    decisions: Sequence[Decision], name: str, version: str, *, began: float, nothing: str
+) -> Verdict:
     """The verdict on a step: refuted by its first false claim, supported where some are true and none in doubt.
 
     Args:
@@ -61,7 +63,9 @@ def verdict_of(decisions: Sequence[Decision], name: str, version: str, *, began:
     false = next((d for d in decisions if d.truth is Truth.FALSE), None)
     if false is not None:
         span = (false.start, false.end)
-        return Verdict(VerdictKind.REFUTED, name, version, evidence=false.evidence, span=span, seconds=seconds)
+        return Verdict(
+            VerdictKind.REFUTED, name, version, evidence=false.evidence, span=span, seconds=seconds
+        )
     doubtful = next((d for d in decisions if d.reason is Reason.AMBIGUOUS), None)
     if doubtful is not None:
         span = (doubtful.start, doubtful.end)

@@ -29,16 +29,23 @@ from stepward.verifiers.answers.numeric import Point, evaluate
 from stepward.verifiers.claims.decisions import Decision, Truth
 from stepward.verifiers.claims.exact import MAX_WORK, last_place, parse, tame
 from stepward.verifiers.claims.operands import Operand
+from stepward.verifiers.claims.orders import ORDERS
 from stepward.verifiers.claims.statements import Link, Statement, link_between
-from stepward.verifiers.claims.univariate import Equation, equation_of, has_root_between, roots_within, value_at
+from stepward.verifiers.claims.univariate import (
+    Equation,
+    equation_of,
+    has_root_between,
+    roots_within,
+    value_at,
+)
 
-ORDERS = {"<": "<", ">": ">", "<=": "<=", ">=": ">=", "≤": "<=", "≥": ">=", "\\le": "<=", "\\leq": "<=", "\\ge": ">=",
-          "\\geq": ">=", "\\lt": "<", "\\gt": ">", "\\leqslant": "<=", "\\geqslant": ">="}  # fmt: skip
 # A letter before brackets around one value, or a letter that usually names a function before any brackets.
 _APPLIED = re.compile(
     r"(?:\b[fghpqdrFGHPQRTSVNCE]|[a-zA-Z](?: \^ - 1)?(?= \( -? ?(?:[\d.]+|[a-zA-Z]) [),])) (?:\^ \{? ?[-\d ]+\}? ?)?\("
 )
-_GRID = tuple(Fraction(n, 7) for n in range(-97, 98, 3)) + tuple(Fraction(n) for n in (-1000, -100, 100, 1000))
+_GRID = tuple(Fraction(n, 7) for n in range(-97, 98, 3)) + tuple(
+    Fraction(n) for n in (-1000, -100, 100, 1000)
+)
 
 
 def decide_derivation(first: Statement, second: Statement, between: str) -> Decision | None:
@@ -83,7 +90,9 @@ def _sides(statement: Statement) -> tuple[Expression, Expression]:
 
 def _bare(left: Expression, right: Expression) -> bool:
     """Whether an equation only states a value: ``x = 5``."""
-    return (isinstance(left, Symbol) and not symbols(right)) or (isinstance(right, Symbol) and not symbols(left))
+    return (isinstance(left, Symbol) and not symbols(right)) or (
+        isinstance(right, Symbol) and not symbols(left)
+    )
 
 
 def _equations(first: Statement, second: Statement) -> str | None:
@@ -97,7 +106,12 @@ def _equations(first: Statement, second: Statement) -> str | None:
         return None if second.relation == "≈" else _lone_term(left, right, to, value)
     if isinstance(to, Symbol) and not symbols(value) and to.name == given.name:
         return _value(given, value, second)
-    if second.relation == "≈" or double_signs(value) or double_signs(to) or _rounded(first.parts, second.parts):
+    if (
+        second.relation == "≈"
+        or double_signs(value)
+        or double_signs(to)
+        or _rounded(first.parts, second.parts)
+    ):
         return None
     reached = equation_of(to, value)
     if reached is None or reached.name != given.name:
@@ -111,7 +125,11 @@ def _equations(first: Statement, second: Statement) -> str | None:
 
 def _value(given: Equation, value: Expression, second: Statement) -> str | None:
     """Whether a stated value solves an equation."""
-    unit = last_place(value) if second.relation == "≈" or (isinstance(value, Number) and value.decimals) else Fraction(0)
+    unit = (
+        last_place(value)
+        if second.relation == "≈" or (isinstance(value, Number) and value.decimals)
+        else Fraction(0)
+    )
     if unit and isinstance(value, Number):
         near = has_root_between(given.coefficients, value.value - unit, value.value + unit)
         rough = has_root_between(given.coefficients, value.value - 10 * unit, value.value + 10 * unit)
@@ -189,7 +207,9 @@ def _orders(first: Statement, second: Statement) -> str | None:
     given, reached = equation_of(a, b), equation_of(c, d)
     if given is None or reached is None or any(_divides(side) for side in (a, b, c, d)):
         return None  # The sign of a denominator may be known.
-    holds = [(_order_at(a, b, first.relation, x), _order_at(c, d, second.relation, x)) for x in _points(names)]
+    holds = [
+        (_order_at(a, b, first.relation, x), _order_at(c, d, second.relation, x)) for x in _points(names)
+    ]
     only_first = any(p is True and q is False for p, q in holds)
     only_second = any(p is False and q is True for p, q in holds)
     if only_first and only_second:

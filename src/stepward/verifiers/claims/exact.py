@@ -79,7 +79,11 @@ def parse(text: str, *, signs: bool = False) -> Expression:
     if not cursor.at_end():
         raise Unreadable(f"{cursor.peek().text[:20]!r} behind an expression")
     for node in walk(tree):
-        if isinstance(node, Apply) and node.function not in _KNOWN and not (signs and node.function in ("pm", "mp")):
+        if (
+            isinstance(node, Apply)
+            and node.function not in _KNOWN
+            and not (signs and node.function in ("pm", "mp"))
+        ):
             raise Unreadable(f"the function {node.function[:20]!r}")
     return tree
 
@@ -167,8 +171,8 @@ def _approximate(node: Expression) -> Fraction:
     value = evaluate(node, Point(0))
     if not hasattr(value, "man_exp"):
         raise Unreadable("a number that is not real")
-    mantissa, exponent = value.man_exp
-    found = Fraction(mantissa) * Fraction(2) ** max(-2000, min(2000, exponent))
+    mantissa, exponent = value.man_exp  # Without its sign.
+    found = Fraction(mantissa if value >= 0 else -mantissa) * Fraction(2) ** max(-2000, min(2000, exponent))
     return Fraction(round(found * 10**30), 10**30)
 
 

@@ -10,7 +10,15 @@ from fractions import Fraction
 
 from stepward.prm.types import Reason
 from stepward.verifiers.answers.canonical import Forms, Ratio
-from stepward.verifiers.answers.expressions import Expression, Number, Power, Product, Sum, Symbol, Unreadable, walk
+from stepward.verifiers.answers.expressions import (
+    Expression,
+    Number,
+    Power,
+    Product,
+    Sum,
+    Symbol,
+    walk,
+)
 from stepward.verifiers.answers.numeric import Point, evaluate
 from stepward.verifiers.claims.decisions import Decision, Truth, shown
 from stepward.verifiers.claims.exact import MAX_WORK, Sides, compare, parse, tame
@@ -39,7 +47,9 @@ def decide_identity(claim: Claim, text: str) -> Decision | None:
         return None
     left, right = parse(claim.left.text), parse(claim.right.text)
     equation = shown(text, claim.start, claim.end)
-    names = [frozenset(n.name for n in walk(side) if isinstance(n, Symbol)) - {"pi"} for side in (left, right)]
+    names = [
+        frozenset(n.name for n in walk(side) if isinstance(n, Symbol)) - {"pi"} for side in (left, right)
+    ]
     if not names[0] and not names[1]:
         return None
     exponents = any(isinstance(n, Power) and any(isinstance(m, Symbol) for m in walk(n.exponent))
@@ -55,7 +65,9 @@ def decide_identity(claim: Claim, text: str) -> Decision | None:
     if doubt:
         reason = f"{equation}: {doubt}"
         return Decision(claim.start, claim.end, Truth.OPEN, Reason.AMBIGUOUS, reason)
-    return Decision(claim.start, claim.end, Truth.FALSE, evidence=f"{equation} is false: the two polynomials differ")
+    return Decision(
+        claim.start, claim.end, Truth.FALSE, evidence=f"{equation} is false: the two polynomials differ"
+    )
 
 
 def _is_identity(claim: Claim, sides: Sides, left: Expression, right: Expression) -> bool:
@@ -81,9 +93,10 @@ def _doubt(claim: Claim, left: Expression, right: Expression, text: str) -> str:
         return "its lines may have been joined, or a letter be a unit"
     forms = Forms(work=MAX_WORK)
     a, b = forms.of(tame(left)), forms.of(tame(right))
-    one, other = forms.multiply(a, Ratio(b.denominator, a.denominator)).numerator, forms.multiply(
-        b, Ratio(a.denominator, b.denominator)
-    ).numerator
+    one, other = (
+        forms.multiply(a, Ratio(b.denominator, a.denominator)).numerator,
+        forms.multiply(b, Ratio(a.denominator, b.denominator)).numerator,
+    )
     if one.keys() == other.keys() and all(abs(one[m] - other[m]) * 40 <= abs(one[m]) for m in one):
         return "it may be rounded"
     return ""
@@ -118,4 +131,6 @@ def _by_values(
         a, b = evaluate(left, point), evaluate(right, point)
         if not hasattr(a, "man_exp") or not hasattr(b, "man_exp") or abs(a - b) <= abs(a + b) * 1e-9:
             return None
-    return Decision(claim.start, claim.end, Truth.FALSE, evidence=f"{equation} is false at {name} = 2, 3 and 5")
+    return Decision(
+        claim.start, claim.end, Truth.FALSE, evidence=f"{equation} is false at {name} = 2, 3 and 5"
+    )

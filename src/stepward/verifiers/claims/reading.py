@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from stepward.verifiers.answers.names import FUNCTIONS
 from stepward.verifiers.claims.lexemes import Kind, Lexeme, lexemes
@@ -14,7 +15,7 @@ from stepward.verifiers.claims.operands import Operand, Piece, left_of, pieces, 
 MAX_CHARS = 50_000
 MAX_CLAIMS = 100
 
-_SIGN = re.compile(r"[=≈<>≤≥]|\\(?:approx|leq?|geq?|lt|gt)(?![a-zA-Z])")
+_SIGN = re.compile(r"[=≈<>≤≥≡]|\\(?:approx|equiv|leq?|geq?|lt|gt)(?![a-zA-Z])")
 _MARK = re.compile(r"<<([^<>]{1,200})>>")
 # Words before an expression that make it the argument of something.
 _TAKES_ARGUMENT = frozenset(
@@ -83,7 +84,8 @@ class Claim:
     supposed: bool = False
 
 
-def claims_of(text: str, *, every: bool = False) -> list[Claim]:
+@lru_cache(maxsize=128)
+def claims_of(text: str, *, every: bool = False) -> tuple[Claim, ...]:
     """The equalities in a text, in order, none of them decided; at most ``MAX_CLAIMS``.
 
     Args:
@@ -97,7 +99,7 @@ def claims_of(text: str, *, every: bool = False) -> list[Claim]:
     outside = _MARK.sub(lambda m: " " * len(m.group()), text)
     if _SIGN.search(outside):
         found.extend(_in_prose(outside, every=every))
-    return sorted(found, key=lambda c: (c.start, c.end))[:MAX_CLAIMS]
+    return tuple(sorted(found, key=lambda c: (c.start, c.end))[:MAX_CLAIMS])
 
 
 def _in_formula(text: str, offset: int, *, every: bool) -> list[Claim]:
@@ -115,7 +117,10 @@ def _in_formula(text: str, offset: int, *, every: bool) -> list[Claim]:
 
 def _in_prose(text: str, *, every: bool) -> list[Claim]:
     kind = Kind.RELATION if every else Kind.BREAK
-    tokens = [replace(t, kind=kind) if t.kind is Kind.ORDER else t for t in lexemes(text)]
+    tokens = [
+        replace(t, kind=kind) if t.kind is Kind.ORDER or (every and t.text in ("≡", "\\equiv")) else t
+        for t in lexemes(text)
+    ]
     found: list[Claim] = []
     begin = 0
     for index in range(len(tokens) + 1):
@@ -207,6 +212,8 @@ def _claim(text: str, left: Operand, right: Operand, sign: Lexeme, *, last: bool
     if (word in _TAKES_ARGUMENT and word not in _HARMLESS_VERBS) or word in FUNCTIONS:
         doubt = doubt or f"{word!r} stands before it"
     doubt = doubt or _doubt_before(text[max(0, start - 60) : start])
+    if text[start] == "." and re.match(r"\.\d+\s?\^", text[start : start + 12]):
+        doubt = doubt or "its point may be a sign of multiplication"
     if "\\boxed" in text[left.start : left.end + 1]:
         doubt = doubt or "a box stands in it"
     units = " ".join(right.units)
@@ -234,6 +241,21 @@ def _claim(text: str, left: Operand, right: Operand, sign: Lexeme, *, last: bool
         )
     )
     return Claim(left, right, approximate, start, end, doubt, supposed=supposed)
+
+
+_NOT_STATED = re.compile(
+    r"\b(?:if|suppose|assum\w+|contradict\w*|false|cannot|can't|not|isn't|doesn't|never|impossible|incorrect\w*|wrong\w*|"
+    r"mistake\w*|error\w*|unless|would|whether|check\w*|try|trying|guess|base|binary|octal|hexadecimal|least|smallest|"
+    r"find|such that|when|where|want|need\w*|require\w*|must|should)\b|\?|≠|\\neq?\b|≢|\.\.\.|…",
+    re.I,
+)
+
+
+def not_stated(text: str, start: int, end: int) -> str:
+    """The word around a claim that says that it is no statement of a fact; empty where there is none."""
+    around, _ = _sentence(text, start, end)
+    found = _NOT_STATED.search(around)
+    return found.group() if found else ""
 
 
 def _doubt_before(before: str) -> str:

@@ -9,6 +9,7 @@ derivation ("so", "simplifies to", "dividing both sides by 3"). Any other word m
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 from stepward.verifiers.claims.decisions import shown
 from stepward.verifiers.claims.operands import Operand
@@ -52,7 +53,8 @@ class Statement:
         return self.claims[0].relation if len(self.claims) == 1 else ""
 
 
-def statements_of(text: str) -> list[Statement]:
+@lru_cache(maxsize=256)
+def statements_of(text: str) -> tuple[Statement, ...]:
     """The statements of a step, in order."""
     groups: list[list[Claim]] = []
     for claim in claims_of(text, every=True):
@@ -60,9 +62,10 @@ def statements_of(text: str) -> list[Statement]:
             groups[-1].append(claim)
         else:
             groups.append([claim])
-    return [
-        Statement(tuple(g), (g[0].left, *(c.right for c in g)), shown(text, g[0].start, g[-1].end)) for g in groups
-    ]
+    return tuple(
+        Statement(tuple(g), (g[0].left, *(c.right for c in g)), shown(text, g[0].start, g[-1].end))
+        for g in groups
+    )
 
 
 class Link(IntEnum):
@@ -81,7 +84,9 @@ _TOKEN = re.compile(
 _ARROWS = frozenset("⇒ → ⟹ ⟶ ∴ ⇔ \\Rightarrow \\implies \\rightarrow \\to \\Longrightarrow \\iff \\Leftrightarrow "
                     "\\therefore \\longrightarrow".split())  # fmt: skip
 _LAYOUT = frozenset(
-    "\\( \\) \\[ \\] $ { } , . : ; * & \\\\ \\, \\; \\: \\! \\  \\quad \\qquad \\left \\right \\text{ # - – ` > \\displaystyle".split(" ")
+    "\\( \\) \\[ \\] $ { } , . : ; * & \\\\ \\, \\; \\: \\! \\  \\quad \\qquad \\left \\right \\text{ # - – ` > \\displaystyle".split(
+        " "
+    )
 )
 _DRAWS = frozenset(
     "so thus therefore hence then gives give giving yields yield yielding implies implying means becomes become "
@@ -110,9 +115,12 @@ def link_between(between: str) -> Link:
         token = match.group()
         if token in _ARROWS:
             drawn = True
-        elif token in _LAYOUT or token.startswith(("\\begin{align", "\\end{align", "\\begin{eq", "\\end{eq")):
-            continue
-        elif token[0].isdigit() or (len(token) == 1 and token.isalpha()):
+        elif (
+            token in _LAYOUT
+            or token.startswith(("\\begin{align", "\\end{align", "\\begin{eq", "\\end{eq"))
+            or token[0].isdigit()
+            or (len(token) == 1 and token.isalpha())
+        ):
             continue
         elif token.lower() in _DRAWS:
             drawn = True

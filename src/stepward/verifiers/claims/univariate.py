@@ -45,7 +45,9 @@ def equation_of(left: Expression, right: Expression) -> Equation | None:
         Unreadable: It meets a bound or divides by zero.
     """
     form = Forms(work=MAX_WORK).of(tame(total((left, negative(right)))))
-    names = {kernel for poly in (form.numerator, form.denominator) for monomial in poly for kernel, _ in monomial}
+    names = {
+        kernel for poly in (form.numerator, form.denominator) for monomial in poly for kernel, _ in monomial
+    }
     if len(names) != 1:
         return None
     (name,) = names
