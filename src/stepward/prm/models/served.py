@@ -357,7 +357,7 @@ def _check_tokenizer(served: ServedRewardModel) -> None:
     if theirs != ours:
         raise ModelError(
             f"connecting to {served.url}: {served.model} is served with another tokenizer than its checkpoint's: "
-            f"{text!r} is {theirs} there and {ours} here ({getattr(tokenizer, "vocab_size", "?")} ids"
+            f"{text!r} is {theirs} there and {ours} here ({getattr(tokenizer, 'vocab_size', '?')} ids"
             + ("" if marker is None else f", marker {marker}")
             + "); name the folder that the server loaded"
         )
