@@ -4,14 +4,16 @@ Gives ProcessBench-format files from a sampled dataset, and measures labels agai
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stepward.prm.audit.labels import calibration_by_completer
 from stepward.prm.dataset.store import Dataset
 from stepward.prm.durable import write_durably
 from stepward.prm.errors import InputError
+from stepward.prm.evaluation.calibration import Calibration
 from stepward.prm.evaluation.items import Item
 from stepward.prm.evaluation.processbench import SubsetScore, evaluate
 from stepward.prm.types import LabeledSolution, Outcome
@@ -75,17 +77,20 @@ class LabelQuality:
         first_error: Exact-index accuracies and F1 of the labels' first errors, as ProcessBench defines them.
         num_solutions: Solutions compared.
         right_answer_wrong_step: Share of solutions with a right answer that hold a wrong step.
+        by_completer: Calibration of P(step is right) for on-policy and off-policy rows apart.
     """
 
     first_error: SubsetScore
     num_solutions: int
     right_answer_wrong_step: float
+    by_completer: Mapping[str, Calibration] = field(default_factory=dict[str, Calibration])
 
 
 def audit(dataset: Dataset) -> LabelQuality:
     """Compare a dataset's first errors with the exact ones."""
     items: list[Item] = []
     found: list[int | None] = []
+    rows: list[LabeledSolution] = []
     lucky = right = 0
     for row in dataset.solutions():
         truth = true_first_error(row)
@@ -93,8 +98,11 @@ def audit(dataset: Dataset) -> LabelQuality:
             Item(row.solution.id, row.problem.text, tuple(s.text for s in row.solution.steps), truth)
         )
         found.append(row.first_error)
+        rows.append(row)
         if row.solution.outcome is Outcome.RIGHT:
             right += 1
             lucky += truth is not None
     result = evaluate(items, found, scorer="labels")
-    return LabelQuality(result.macro, len(items), lucky / right if right else 0.0)
+    return LabelQuality(
+        result.macro, len(items), lucky / right if right else 0.0, calibration_by_completer(rows, items)
+    )

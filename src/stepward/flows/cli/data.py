@@ -2,12 +2,16 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stepward.flows.cli.app import app
+
+if TYPE_CHECKING:
+    from stepward.prm.evaluation.calibration import Calibration
 
 Opt = typer.Option
 Folder = Annotated[Path, typer.Argument(help="Dataset folder")]
@@ -227,6 +231,7 @@ def labels(
         print(
             f"  F1 {quality.first_error.f1}; {quality.right_answer_wrong_step:.1%} of right answers hold a wrong step"
         )
+        _print_calibration(quality.by_completer)
         return
     from stepward.prm.audit.labels import audit_labels
     from stepward.prm.evaluation.readers.processbench import read_items
@@ -236,8 +241,18 @@ def labels(
         f"{found.paired:,} solutions in both ({found.undecided:,} undecided; {found.only_ours:,} only ours)"
     )
     print(f"  F1 {found.score.macro.f1}")
+    _print_calibration(found.by_completer)
     for (theirs, ours, by), ids in found.disagreements.items():
         print(f"  theirs {theirs}, ours {ours}, decided by {by}: {len(ids)} such as {ids[0]}")
+
+
+def _print_calibration(by_completer: "Mapping[str, Calibration]") -> None:
+    """One line for rows whose rollouts are their generator's own, one for the others."""
+    for kind, found in by_completer.items():
+        print(
+            f"  {kind.replace('_', '-')} P(step is right): calibration error {found.ece}, Brier {found.brier} "
+            f"({found.num_steps:,} steps)"
+        )
 
 
 @audit_app.command()

@@ -8,7 +8,7 @@ Rows and items are paired by problem and step texts, so any set that evaluation 
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ class LabelAudit:
         calibration: Of P(step is right), where the rows say it; None where they do not.
         calibrated: What was calibrated: ``p_first_error``, ``value`` (relative to the policy) or empty.
         disagreements: (their first error, ours, who decided the label of that step) -> ids, at most 20 each.
+        by_completer: Calibration apart for ``on_policy`` rows, whose rollouts are their generator's own, and
+            ``off_policy`` ones; only kinds that occur, and nothing where the rows do not say P(step is right).
     """
 
     paired: int
@@ -52,6 +54,7 @@ class LabelAudit:
     calibration: Calibration | None
     calibrated: str
     disagreements: Mapping[tuple[str, str, str], Sequence[str]]
+    by_completer: Mapping[str, Calibration] = field(default_factory=dict[str, Calibration])
 
 
 def audit_labels(
@@ -91,7 +94,40 @@ def audit_labels(
         calibration=calibration(theirs, scores, bootstrap=bootstrap) if scores else None,
         calibrated=calibrated,
         disagreements=_disagreements(pairs.values()),
+        by_completer=calibration_by_completer(ours, theirs, bootstrap=bootstrap),
     )
+
+
+def calibration_by_completer(
+    rows: Sequence[LabeledSolution], items: Sequence[Item], *, bootstrap: Bootstrap | None = None
+) -> dict[str, Calibration]:
+    """Calibration of P(step is right) where the completer is the generator, and where it is not.
+
+    The posterior has two forms, with a hazard of its own where another model continues or the solution was brought:
+    one figure for both would hide the worse.
+
+    Args:
+        rows: Our rows.
+        items: The annotated solution of each.
+        bootstrap: How intervals are drawn.
+
+    Returns:
+        By ``on_policy`` and ``off_policy``; a kind without rows, or with a row that does not say P, is absent.
+    """
+    found: dict[str, Calibration] = {}
+    for kind in ("on_policy", "off_policy"):
+        chosen = [
+            (r, i) for r, i in zip(rows, items, strict=True) if is_off_policy(r) == (kind == "off_policy")
+        ]
+        scores, _ = _scores([r for r, _ in chosen])
+        if scores:
+            found[kind] = calibration([i for _, i in chosen], scores, bootstrap=bootstrap)
+    return found
+
+
+def is_off_policy(row: LabeledSolution) -> bool:
+    """Whether the rollouts of a row are not of the solution's own generator."""
+    return "off_policy" in row.marks or row.policy != row.completer or row.solution.ids_from == "encoded"
 
 
 def _key(problem: str, steps: Sequence[str]) -> str:
