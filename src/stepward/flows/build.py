@@ -16,6 +16,7 @@ from stepward.flows.verify import verifier_named
 from stepward.labeling.allocation.no_rollouts import NoRollouts
 from stepward.labeling.allocation.registry import allocation_options, make_allocation
 from stepward.labeling.estimators.registry import make_estimator
+from stepward.labeling.every_mth import EveryMth, EveryMthEstimator
 from stepward.labeling.evidence import AllocationRule, LabelingConstants
 from stepward.labeling.fusion import fusion_rule
 from stepward.labeling.outcomes import Reviews
@@ -71,6 +72,8 @@ def build_labeling(
     estimator = make_estimator(
         config.labeler, allocation=allocation.kind, truncated_as=config.truncated_as, constants=constants
     )
+    if (every := config.steps.label_every) > 1:
+        allocation, estimator = EveryMth(allocation, every), EveryMthEstimator(estimator, every)
     engines = engines or build_engines(config)
     template = prompt_template(config.prompt, folder_of(engines.policy))
     sampler = config.sampler.build()
@@ -108,7 +111,7 @@ def build_labeling(
         completer=completer_info,
         constants=stored,
         prompts={template.hash: template.shown},
-        step_format=config.steps.model_dump(),
+        step_format=json.loads(config.steps.build().to_json()),
         tokenizer_hash=engines.completer.tokenizer.hash,
     )
     return LabelingJob(plan, engines, manifest)

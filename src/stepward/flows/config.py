@@ -41,16 +41,17 @@ class SamplerConfig(Config):
 
 
 class StepsConfig(Config):
-    """Where steps begin and end; see ``prm.steps.StepFormat``."""
+    """Where steps begin and end (``prm.steps.StepFormat``), and which prefixes are labelled (``every_mth``)."""
 
     delimiter: str = "newline"
     min_step_tokens: int = Field(default=0, ge=0)
     max_step_tokens: int = Field(default=0, ge=0)
     confidence: float = Field(default=0.8, gt=0, lt=1)
+    label_every: int = Field(default=1, ge=1)
 
     def build(self) -> StepFormat:
-        """The StepFormat."""
-        return StepFormat(**self.model_dump())
+        """The StepFormat; ``label_every`` is the labelling's and no part of it."""
+        return StepFormat(**self.model_dump(exclude={"label_every"}))
 
 
 class PricesConfig(Config):

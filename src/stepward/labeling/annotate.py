@@ -17,6 +17,7 @@ from stepward.labeling.evidence import Draw, SolutionEvidence
 from stepward.labeling.hard_luck import given_up, marks_of, solve_rate_mark
 from stepward.labeling.outcomes import Basis, Draft, from_answers, from_consensus, from_votes
 from stepward.labeling.plan import Engines, GivenSolution, Labeling
+from stepward.labeling.recovery import with_recoveries
 from stepward.labeling.source_quality import read_through
 from stepward.prm.policy import SampleRequest
 from stepward.prm.seeds import derive_seed
@@ -253,10 +254,11 @@ def _rows(
     told, told_samples, copies = _independent(plan, works, samples)
     counts = [_prefix_counts(w, told_samples) for w in told]
     returns = plan.estimator.estimate([w.evidence(on_policy, plan) for w in told], counts)
-    labels = [
+    fused = [
         plan.fusion.fuse(found, w.evidence(on_policy, plan, everything=True))
         for found, w in zip(returns, told, strict=True)
     ]
+    labels = [with_recoveries(w.solution.steps, found) for found, w in zip(fused, told, strict=True)]
     root = [r.outcome for r in told_samples] + [r.outcome for w in told for r in w.draws[0]]
     rows: list[LabeledSolution] = []
     # A sample that is no solution (blank text) has no row but stays among the draws and the cost.

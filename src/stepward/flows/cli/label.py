@@ -49,6 +49,9 @@ def label(
     steps: Annotated[
         str | None, Opt(help="Step delimiter: newline, blank_line, step_k, sentence, ...")
     ] = None,
+    label_every: Annotated[
+        int | None, Opt(help="Cost cap for long solutions: rollouts at every m-th prefix only")
+    ] = None,
     seed: Annotated[int | None, Opt()] = None,
     shard_problems: Annotated[int | None, Opt(help="Problems a shard")] = None,
     workers: Annotated[int | None, Opt(help="Processes, each with an engine of its own")] = None,
@@ -98,7 +101,7 @@ def label(
         hint=hint,
         outcomes=outcomes,
         sampler=sampler if any(v is not None for v in sampler.values()) else None,
-        steps={"delimiter": steps} if steps else None,
+        steps={"delimiter": steps, "label_every": label_every} if steps or label_every else None,
         seed=seed,
         shard_problems=shard_problems,
         workers=workers,
