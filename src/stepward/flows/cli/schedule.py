@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,15 +60,14 @@ def schedule(
         return
     from stepward.flows.prefect_server import lasting_server
 
-    try:
-        with lasting_server():
-            print(
-                f"{timetable.flow} {timetable.name}: {cron or f'every {every}'}; Ctrl-C ends it",
-                file=sys.stderr,
-            )
-            serve(timetable)
-    except KeyboardInterrupt:
-        print("stepward: the schedule ended; runs that were on go on with the next start", file=sys.stderr)
+    with suppress(KeyboardInterrupt), lasting_server():
+        print(
+            f"{timetable.flow} {timetable.name}: {cron or f'every {every}'}; Ctrl-C ends it",
+            file=sys.stderr,
+            flush=True,
+        )
+        serve(timetable)
+    print("the schedule has ended; a run that was on goes on with the next start", file=sys.stderr)
 
 
 @app.command()
