@@ -12,7 +12,7 @@ from math import exp
 from typing import Any
 
 from stepward.prm.errors import EngineError, ModelError
-from stepward.prm.models.verdicts import CODE_BLOCK, VerdictFormat, with_code_output
+from stepward.prm.models.verdicts import CODE_BLOCK, CritiqueFormat, VerdictFormat, with_code_output
 from stepward.prm.policy import Executor, Policy, SampleRequest
 from stepward.prm.prompts import PromptTemplate, plain_template
 from stepward.prm.seeds import derive_seed
@@ -36,7 +36,7 @@ class GenerativeRewardModel:
     """
 
     policy: Policy
-    format: VerdictFormat = field(default_factory=VerdictFormat)
+    format: CritiqueFormat = field(default_factory=VerdictFormat)
     prompt: PromptTemplate = field(default_factory=plain_template)
     executor: Executor | None = None
     num_samples: int = 1
@@ -51,14 +51,15 @@ class GenerativeRewardModel:
         return f"{self.policy.info.name} (critic, {self.num_samples} samples)"
 
     def score(
-        self, problems: Sequence[Problem], solutions: Sequence[Sequence[str]]
+        self, problems: Sequence[Problem | str], solutions: Sequence[Sequence[str]]
     ) -> list[tuple[float, ...]]:
         """P(step is right) for each step; steps after one that is judged wrong have its score.
 
         Raises:
             ModelError: No critique reached a verdict on some step: silence is no score.
         """
-        judged = _run(self.judge(problems, solutions))
+        given = [Problem("", p) if isinstance(p, str) else p for p in problems]
+        judged = run_async(self.judge(given, solutions))
         scores: list[tuple[float, ...]] = []
         for number, row in enumerate(judged):
             missing = [i for i, s in enumerate(row) if s is None]
@@ -127,7 +128,8 @@ class GenerativeRewardModel:
         sampler = self.sampler
         if self.executor is not None:
             sampler = replace(sampler, stop=(*sampler.stop, "```\n"))
-        ids: TokenIds = ()
+        opening = self.format.opening
+        ids: TokenIds = self.policy.tokenizer.encode(opening) if opening else ()
         for turn in range(self.max_programs + 1):
             seed = derive_seed(self.seed, "critique", problem_id, "\n".join(steps), index, turn)
             request = SampleRequest(Prefix(problem_id, prompt, ids), sampler, seed, index)
@@ -154,7 +156,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _run(work: Coroutine[Any, Any, Any]) -> Any:
+def run_async(work: Coroutine[Any, Any, Any]) -> Any:
     """Run to the end, also where the caller is inside an event loop."""
     try:
         asyncio.get_running_loop()

@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING
 from stepward.prm.errors import ModelError
 
 if TYPE_CHECKING:
+    from stepward.prm.models.generative import GenerativeRewardModel
+    from stepward.prm.models.genprm import GenPrmRewardModel
     from stepward.prm.models.reward_model import DiscriminativeRewardModel
     from stepward.prm.models.served import ServedRewardModel
+    from stepward.prm.policy import Executor, Policy
 
 # Weights and what goes with them; never code, never pickles.
 DOWNLOADED = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+TEMPLATE_FILES = ("tokenizer*.json", "chat_template.jinja", "config.json")
 
 
-def local_folder(name_or_folder: str | Path, revision: str | None = None) -> Path:
-    """The folder itself, or a download from the Hugging Face Hub.
+def local_folder(
+    name_or_folder: str | Path, revision: str | None = None, *, files: tuple[str, ...] = DOWNLOADED
+) -> Path:
+    """The folder itself, or a download of ``files`` from the Hugging Face Hub.
 
     Raises:
         ModelError: Neither a folder nor a model on the Hub.
@@ -30,9 +36,7 @@ def local_folder(name_or_folder: str | Path, revision: str | None = None) -> Pat
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(
-            snapshot_download(str(name_or_folder), revision=revision, allow_patterns=list(DOWNLOADED))
-        )
+        return Path(snapshot_download(str(name_or_folder), revision=revision, allow_patterns=list(files)))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as fault:
         raise ModelError(
             f"loading {name_or_folder}: no such folder, and the Hub did not give it ({type(fault).__name__}); check "
@@ -88,3 +92,37 @@ def load(
     if prm.reference is not None:
         prm.reference.to(device)
     return DiscriminativeRewardModel(f"{name} ({prm.description.head.kind})", prm)
+
+
+def load_critic(
+    name_or_folder: str | Path,
+    policy: "Policy",
+    *,
+    executor: "Executor | None" = None,
+    adapter: str | None = None,
+    num_samples: int = 1,
+    revision: str | None = None,
+) -> "GenerativeRewardModel | GenPrmRewardModel":
+    """A published reward model that writes: ``load_critic(name, policy).score([problem], [steps])``.
+
+    Args:
+        name_or_folder: Hub id or folder; its chat template is read, its weights are the engine's business.
+        policy: An engine that serves this very model.
+        executor: Runs the programs that GenPRM writes; it judges by its analysis alone where None.
+        adapter: ``genprm`` or ``thinkprm`` where the name does not tell.
+        num_samples: Critiques whose scores are averaged.
+        revision: Of a Hub id.
+
+    Raises:
+        ModelError: No critic of that layout, or no chat template.
+    """
+    from stepward.prm.models.published import CRITICS, recognise_critic
+
+    folder = local_folder(name_or_folder, revision, files=TEMPLATE_FILES)
+    kind = adapter or recognise_critic(str(name_or_folder))
+    if kind not in CRITICS:
+        raise ModelError(
+            f"{name_or_folder} is no critic that an adapter knows; say which layout it has: adapter = "
+            f"{', '.join(CRITICS)}"
+        )
+    return CRITICS[kind](folder, policy, executor, num_samples)

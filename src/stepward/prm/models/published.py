@@ -17,9 +17,12 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from stepward.prm.errors import ModelError
 from stepward.prm.models.discriminative import DiscriminativePRM
 from stepward.prm.models.folder import LoadedPrm, PrmDescription
+from stepward.prm.models.generative import GenerativeRewardModel
+from stepward.prm.models.genprm import GenPrmRewardModel, conversation_template
 from stepward.prm.models.heads import HeadSpec, build_head, head_spec
 from stepward.prm.models.implicit import ImplicitPRM
 from stepward.prm.models.inputs import EncodedSolution, InputRefused
+from stepward.prm.models.thinkprm import ThinkFormat
 from stepward.prm.models.weights import (
     from_pretrained,
     load_reference,
@@ -28,10 +31,11 @@ from stepward.prm.models.weights import (
     read_tensors,
     split_lm,
 )
+from stepward.prm.policy import Executor, Policy
 from stepward.prm.prompts import PromptTemplate, chat_template
 from stepward.prm.steps import StepFormat
 from stepward.prm.tokenizer import JsonTokenizer, encode_start, load_tokenizer
-from stepward.prm.types import Message, Problem, Step
+from stepward.prm.types import Message, Problem, Sampler, Step
 
 Fragments = tuple[str, list[tuple[str, ...]]]
 Layout = Callable[[Problem, Sequence[str]], Fragments]
@@ -161,6 +165,10 @@ def recognise(folder: Path, name: str) -> str:
     ):
         if words in lowered:
             return kind
+    if recognise_critic(name) is not None:
+        raise ModelError(
+            f"{name} writes its judgements: hand in an engine, load_critic(name, policy), or stepward score --engine"
+        )
     raise ModelError(
         f"{name} ({architectures[0]}) is no reward model of Stepward's and no adapter knows it; say which layout it "
         f"has: adapter = {', '.join(ADAPTERS)}"
@@ -271,6 +279,28 @@ ADAPTERS: dict[str, Callable[[Path, torch.dtype], tuple[Any, FragmentFormat]]] =
     "rlhflow": _rlhflow,
     "implicit": _implicit,
 }
+
+
+CRITICS: dict[
+    str, Callable[[Path, Policy, Executor | None, int], GenerativeRewardModel | GenPrmRewardModel]
+] = {
+    "genprm": lambda folder, policy, executor, num_samples: GenPrmRewardModel(
+        policy, conversation_template(chat_template(folder)), executor, num_samples
+    ),
+    "thinkprm": lambda folder, policy, executor, num_samples: GenerativeRewardModel(
+        policy,
+        ThinkFormat(),
+        chat_template(folder),
+        executor,
+        num_samples,
+        Sampler(temperature=0.6, max_tokens=4096),
+    ),
+}
+
+
+def recognise_critic(name: str) -> str | None:
+    """The layout of a published critic by its name, or None."""
+    return next((kind for kind in CRITICS if kind in name.lower()), None)
 
 
 def single_id(tokenizer: JsonTokenizer, text: str) -> int:

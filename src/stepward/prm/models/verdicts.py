@@ -14,10 +14,38 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Protocol
 
 from stepward.prm.types import Problem
 
 CODE_BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+class CritiqueFormat(Protocol):
+    """What a critic reads and where its verdicts stand: ours (``VerdictFormat``) or a published critic's."""
+
+    @property
+    def right(self) -> str:
+        """The word for a right step; its first token and that of ``wrong`` must differ."""
+        ...
+
+    @property
+    def wrong(self) -> str:
+        """The word for a wrong one."""
+        ...
+
+    @property
+    def opening(self) -> str:
+        """What every critique begins with; it is put there and not sampled."""
+        ...
+
+    def question(self, problem: Problem, steps: Sequence[str]) -> str:
+        """What the critic reads."""
+        ...
+
+    def find(self, critique: str, num_steps: int) -> list[tuple[int, bool] | None]:
+        """For each step the character index of its verdict word and what it says, or None."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +56,7 @@ class VerdictFormat:
         instruction: What the critic is asked for, after problem and steps.
         right: The word for a right step; its first token and that of ``wrong`` must differ.
         wrong: The word for a wrong one.
+        opening: What every critique begins with.
     """
 
     instruction: str = (
@@ -36,6 +65,7 @@ class VerdictFormat:
     )
     right: str = "correct"
     wrong: str = "wrong"
+    opening: str = ""
 
     def question(self, problem: Problem, steps: Sequence[str]) -> str:
         """What the critic reads."""
