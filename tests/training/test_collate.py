@@ -37,7 +37,7 @@ def example(ids: list[int], prompt: int, ends: list[int], targets: list[float]) 
 
 
 def test_boolean_labels_become_int64_with_one_position_a_step():
-    # Public case: prompt 10 11, steps 20 and 21 22, separator 99, labels true and false.
+    # Public case P001: prompt 10 11, steps 20 and 21 22, separator 99, labels true and false.
     row = example([10, 11, 20, 99, 21, 22, 99], 2, [3, 6], [True, False])
     ids, labels = token_labels(row)
     assert ids.tolist() == [10, 11, 20, 99, 21, 22, 99]
@@ -52,7 +52,7 @@ def test_soft_labels_stay_floats_and_unknown_ones_are_masked():
 
 
 def test_a_separator_that_merges_with_its_neighbour_still_gives_two_positions(labeled: Rows):
-    # Public case: a tokenizer that merges '.' and newline; the id of the newline alone never occurs.
+    # Public case P002: a tokenizer that merges '.' and newline; the id of the newline alone never occurs.
     vocab = {"a": 0, "b": 1, ".": 2, "\n": 3, ".\n": 4, "\n\n": 5}
     inner = Tokenizer(models.BPE(vocab=vocab, merges=[(".", "\n"), ("\n", "\n")]))
     inner.decoder = decoders.Fuse()
@@ -93,13 +93,13 @@ def test_over_the_limit_is_refused_unless_cutting_is_asked_for():
 
 
 def test_a_separator_of_three_tokens_is_read_at_its_last():
-    # Public case: a marker of several tokens; 'a' 'b', then ids 2..: x, '\n', '\n' -> last index 4.
+    # Public case P013: a marker of several tokens; 'a' 'b', then ids 2..: x, '\n', '\n' -> last index 4.
     inputs = InputFormat(ByteTokenizer(), StepFormat("blank_line"), BARE)
     assert inputs.encode(Problem("p", "ab"), ["xy"]).step_ends == (5,)
 
 
 def test_sampled_ids_are_used_where_the_tokenizer_is_the_models_own(labeled: Rows):
-    # Public case: 'hello' sampled as 'he' + 'llo'; encoding the text again would give one id.
+    # Public case P083: 'hello' sampled as 'he' + 'llo'; encoding the text again would give one id.
     vocab = {t: i for i, t in enumerate(["h", "e", "l", "o", "he", "ll", "llo", "hello", "\n", "?"])}
     merges = [("h", "e"), ("l", "l"), ("ll", "o"), ("he", "llo")]
     inner = Tokenizer(models.BPE(vocab=vocab, merges=merges))
@@ -117,6 +117,7 @@ def test_sampled_ids_are_used_where_the_tokenizer_is_the_models_own(labeled: Row
 
 
 def test_label_train_and_score_inputs_are_equal_and_have_one_start_token(tiny_llama: Path):
+    # Public case P009.
     tokenizer = load_tokenizer(tiny_llama)
     inputs = InputFormat(tokenizer, StepFormat())
     problem = Problem("p", "2+2?")

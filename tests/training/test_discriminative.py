@@ -382,6 +382,7 @@ def test_a_reward_model_can_be_trained_further_with_its_own_step_format_alone(
 
 
 def test_a_separator_that_stays_blank_is_refused(tiny_llama: Path):
+    # Public case P005: a separator whose embedding is all zeros, and LoRA that never trains it.
     model = new_prm(tiny_llama, head_spec("scalar"))
     tokenizer = load_tokenizer(tiny_llama)
     (newline,) = tokenizer.encode("\n")
