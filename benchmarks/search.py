@@ -290,7 +290,7 @@ def main() -> None:
     parser.add_argument("--parts", type=Path, default=Path("runs/search"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--costs", type=int, nargs="+", default=[8, 32], help="in samples")
-    parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    parser.add_argument("--methods", nargs="*", default=list(METHODS))
     parser.add_argument("--pool", type=int, default=32)
     parser.add_argument("--report", action="store_true", help="only report what is there")
     parser.add_argument("--no-report", action="store_true", help="only do what is missing")

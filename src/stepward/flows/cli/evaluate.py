@@ -61,11 +61,15 @@ def compare(
     print(f"{found.a} minus {found.b}")
     for subset, measure in found.f1.items():
         print(f"  F1 {subset or 'all'}: {measure}")
-    print(
-        f"  both right {found.both_hit:,}, only the first {found.only_a:,}, only the second {found.only_b:,}"
-    )
+    if found.f1:
+        print(
+            f"  both right {found.both_hit:,}, only the first {found.only_a:,}, only the second {found.only_b:,}"
+        )
     for (method, cut_by, cut), measure in found.best_of_n.items():
         print(f"  {method} at {cut} {cut_by}: {measure}")
+    for (mine, theirs), gap in found.searches.items():
+        left_out = f", {gap.num_left_out:,} of unknown outcome left out" if gap.num_left_out else ""
+        print(f"  {mine} - {theirs}: accuracy {gap.accuracy}, tokens {gap.tokens}{left_out}")
 
 
 @app.command()

@@ -2,11 +2,23 @@
 
 import sys
 
-from stepward.flows.cli import data, engines, evaluate, label, quickstart, schedule, serve, show, train, view
+from stepward.flows.cli import (
+    data,
+    engines,
+    evaluate,
+    label,
+    quickstart,
+    schedule,
+    search,
+    serve,
+    show,
+    train,
+    view,
+)
 from stepward.flows.cli.app import app
 from stepward.prm.errors import StepwardError
 
-COMMANDS = (label, engines, train, evaluate, serve, show, view, data, quickstart, schedule)
+COMMANDS = (label, engines, train, evaluate, search, serve, show, view, data, quickstart, schedule)
 
 
 def main() -> None:

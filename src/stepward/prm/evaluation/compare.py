@@ -5,7 +5,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +21,21 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class SearchGap:
+    """One search minus another on the same problems.
+
+    Attributes:
+        accuracy: Difference of the weighted votes' accuracies.
+        tokens: Difference of generated plus scored tokens a problem.
+        num_left_out: Problems whose outcome one side does not know: in the tokens, not in the accuracy.
+    """
+
+    accuracy: Measure
+    tokens: Measure
+    num_left_out: int
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """A minus B.
 
@@ -33,6 +48,8 @@ class Comparison:
         only_b: Items that only B judges rightly.
         neither: Items that both judge wrongly.
         best_of_n: Difference of accuracy by (method, cut_by, cut), paired by problem.
+        searches: Difference by (run of A, run of B): those of one name, or where no name is shared those of one
+            budget.
     """
 
     a: str
@@ -43,6 +60,7 @@ class Comparison:
     only_b: int
     neither: int
     best_of_n: dict[tuple[str, str, int], Measure]
+    searches: dict[tuple[str, str], SearchGap] = field(default_factory=dict["tuple[str, str]", "SearchGap"])
 
 
 def compare_folders(
@@ -68,14 +86,14 @@ def compare_folders(
     """
     bootstrap = bootstrap or Bootstrap()
     left, right = _predictions(a, scorer_a), _predictions(b, scorer_b)
-    samples = _best_of_n(a, b, bootstrap)
-    if (not left or not right) and not samples:
+    samples, searches = _best_of_n(a, b, bootstrap), _searches(a, b, bootstrap)
+    if (not left or not right) and not samples and not searches:
         raise EvaluationError(
-            f"{Path(a).name} and {Path(b).name} share nothing to compare: both need predictions.parquet, or "
-            "best_of_n.parquet with a method and cut in common"
+            f"{Path(a).name} and {Path(b).name} share nothing to compare: both need predictions.parquet, "
+            "searched.parquet, or best_of_n.parquet with a method and cut in common"
         )
     if not left or not right:
-        return Comparison(Path(a).name, Path(b).name, {}, 0, 0, 0, 0, samples)
+        return Comparison(Path(a).name, Path(b).name, {}, 0, 0, 0, 0, samples, searches)
     items, others = _items(left), _items(right)
     same_items(items, others)
     by_id = {row["id"]: row for row in right}
@@ -97,6 +115,7 @@ def compare_folders(
         only_b=hits.count((False, True)),
         neither=hits.count((False, False)),
         best_of_n=samples,
+        searches=searches,
     )
 
 
@@ -194,4 +213,46 @@ def _accuracies(folder: str | Path) -> dict[tuple[str, str, int], dict[str, floa
         for row in cast(list[Row], pq.read_table(path).to_pylist()):
             key = (str(row["method"]), str(row["cut_by"]), int(row["cut"]))
             out.setdefault(key, {})[str(row["problem_id"])] = float(row["accuracy"])
+    return out
+
+
+def _searches(a: str | Path, b: str | Path, bootstrap: Bootstrap) -> dict[tuple[str, str], SearchGap]:
+    """Differences of searches on the same problems."""
+    left, right = _searched(a), _searched(b)
+    pairs = [(name, name) for name in left if name in right]
+    if not pairs:
+        budgets = {name: next(iter(rows.values()))["budget_tokens"] for name, rows in (left | right).items()}
+        pairs = [(m, n) for m in left for n in right if budgets[m] == budgets[n]] or [
+            (m, n) for m in left for n in right
+        ]
+    out: dict[tuple[str, str], SearchGap] = {}
+    for mine, theirs in pairs:
+        x, y = left[mine], right[theirs]
+        odd = [p for p in {**x, **y} if p not in x or p not in y]
+        if odd:
+            raise DifferentItemsError(
+                f"problems of the searches {mine} and {theirs} differ", odd, "search the same problems"
+            )
+        known = [p for p in x if x[p]["right"] is not None and y[p]["right"] is not None]
+        gaps = np.array([float(x[p]["right"]) - float(y[p]["right"]) for p in known])
+        spent = np.array([_spent(x[p]) - _spent(y[p]) for p in x])
+        out[mine, theirs] = SearchGap(
+            bootstrap_ratio(gaps, np.ones(len(known)), known, bootstrap, "search"),
+            bootstrap_ratio(spent, np.ones(len(x)), list(x), bootstrap, "search"),
+            len(x) - len(known),
+        )
+    return out
+
+
+def _spent(row: Row) -> float:
+    return float(row["generated_tokens"] + row["scored_tokens"])
+
+
+def _searched(folder: str | Path) -> dict[str, dict[str, Row]]:
+    """Rows by run and problem; empty where the folder holds no search."""
+    path = Path(folder) / "searched.parquet"
+    out: dict[str, dict[str, Row]] = {}
+    if path.is_file():
+        for row in cast(list[Row], pq.read_table(path).to_pylist()):
+            out.setdefault(str(row["run"]), {})[str(row["problem_id"])] = row
     return out

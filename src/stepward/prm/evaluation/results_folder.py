@@ -85,12 +85,12 @@ def write_results(folder: str | Path, results: Results) -> list[Path]:
                 f"run {run.result.scorer!r} has {len(run.predictions)} predictions and {len(run.scores)} rows of "
                 f"scores for {len(results.items)} items; one each (or no scores at all) is needed"
             )
-    files = {"results.json": _json_bytes(summary(results)), "report.html": render(results).encode()}
+    files = {"results.json": json_bytes(summary(results)), "report.html": render(results).encode()}
     if results.runs:
-        files["predictions.parquet"] = _parquet(predictions_table(results))
-        files["items.parquet"] = _parquet(items_table(results))
+        files["predictions.parquet"] = parquet_bytes(predictions_table(results))
+        files["items.parquet"] = parquet_bytes(items_table(results))
     if results.best_of_n:
-        files["best_of_n.parquet"] = _parquet(best_of_n_table(results.best_of_n))
+        files["best_of_n.parquet"] = parquet_bytes(best_of_n_table(results.best_of_n))
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         write_durably(folder / name, data)
@@ -104,14 +104,14 @@ def summary(results: Results) -> dict[str, Any]:
         "title": results.title,
         "num_items": len(results.items),
         "sources": sorted({item.source for item in results.items}),
-        "runs": [_plain(run) for run in results.runs],
-        "differences": _plain(results.differences),
-        "oracle": _plain(results.oracle),
-        "best_of_n": _plain(results.best_of_n),
-        "prmbench": _plain(results.prmbench),
-        "q_alignment": _plain(results.q_alignment),
+        "runs": [plain(run) for run in results.runs],
+        "differences": plain(results.differences),
+        "oracle": plain(results.oracle),
+        "best_of_n": plain(results.best_of_n),
+        "prmbench": plain(results.prmbench),
+        "q_alignment": plain(results.q_alignment),
         "notes": list(results.notes),
-        "manifest": _plain(results.manifest),
+        "manifest": plain(results.manifest),
     }
 
 
@@ -119,26 +119,28 @@ def summary(results: Results) -> dict[str, Any]:
 _ELSEWHERE = frozenset({"predictions", "scores", "undecided", "accuracies", "problem_ids"})
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Records as JSON values; numbers that are not finite are refused rather than written as NaN."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.name not in _ELSEWHERE}
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.name not in _ELSEWHERE}
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in cast(Mapping[Any, Any], value).items()}
+        return {str(k): plain(v) for k, v in cast(Mapping[Any, Any], value).items()}
     if isinstance(value, frozenset):
         return {"num_problems": len(cast(frozenset[Any], value))}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in cast(Sequence[Any], value)]
+        return [plain(v) for v in cast(Sequence[Any], value)]
     if isinstance(value, float) and not math.isfinite(value):
         raise EvaluationError(f"a result is {value!r}; results are finite numbers or None with a note")
     return value
 
 
-def _json_bytes(value: Any) -> bytes:
+def json_bytes(value: Any) -> bytes:
+    """A JSON file; a number that is not finite is refused."""
     return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def _parquet(rows: pa.Table) -> bytes:
+def parquet_bytes(rows: pa.Table) -> bytes:
+    """A Parquet file of a table."""
     buffer = io.BytesIO()
     pq.write_table(rows, buffer, compression="zstd")
     return buffer.getvalue()
