@@ -26,6 +26,7 @@ from stepward.labeling.policies.vllm import load_vllm
 from stepward.prm.policy import SampleRequest
 
 BLOCK_SIZE = 32
+SEED_TRIALS = 256
 
 
 async def measure(
@@ -96,9 +97,11 @@ async def measure(
                 assert policy.usage.prompt_tokens - prompted == prefixes(recorder.events)
                 possible = possible_cached_tokens(recorder.events, BLOCK_SIZE)
                 hits.append((policy.usage.cached_tokens - cached) / possible if possible else 1.0)
+    equal = await same_at_any_batch(policy, engine, asked[:SEED_TRIALS], most)
     await policy.close()
     return {
         "vllm": policy.version,
+        "same_ids_alone_and_in_batches": equal,
         "rollouts": len(asked),
         "in_flight": most,
         "cpu": {k: statistics.median(v) for k, v in cpu.items()},
@@ -107,6 +110,28 @@ async def measure(
         "hit_rate_of_possible": min(hits),
         "possible_share_of_prompt_tokens": possible / prefixes(recorder.events),
     }
+
+
+async def same_at_any_batch(
+    policy: Any, engine: Any, asked: list[SampleRequest], most: int
+) -> dict[str, float]:
+    """Share of rollouts with the ids that they have alone, by rollouts in flight; both from empty prefix caches."""
+
+    async def ids_at(count: int) -> list[Any]:
+        gate = asyncio.Semaphore(count)
+        await engine.reset_prefix_cache()
+
+        async def one(request: SampleRequest) -> Any:
+            async with gate:
+                return (await policy.sample(request)).token_ids
+
+        return await asyncio.gather(*(one(r) for r in asked))
+
+    alone = await ids_at(1)
+    shares: dict[str, float] = {}
+    for count in (1, 8, most):
+        shares[str(count)] = sum(a == b for a, b in zip(alone, await ids_at(count), strict=True)) / len(alone)
+    return shares
 
 
 if __name__ == "__main__":

@@ -45,8 +45,11 @@ class Row:
         return value <= self.goal if self.lower_is_better else value >= self.goal
 
 
-def write(name: str, rows: Sequence[Row]) -> None:
-    """Print the rows and write them with the commit they were measured on."""
+def write(name: str, rows: Sequence[Row], *, keep_others: bool = False) -> None:
+    """Print the rows and write them with the commit they were measured on.
+
+    ``keep_others`` leaves stored rows of other metrics as they are: for a benchmark whose parts run one by one.
+    """
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
     ).stdout.strip()
@@ -58,7 +61,11 @@ def write(name: str, rows: Sequence[Row]) -> None:
         for r in rows
     ]  # fmt: skip
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(table, indent=1) + "\n")
+    file = RESULTS / f"{name}.json"
+    if keep_others and file.exists():
+        measured = {r.metric for r in rows}
+        table = [row for row in json.loads(file.read_text()) if row["metric"] not in measured] + table
+    file.write_text(json.dumps(table, indent=1) + "\n")
     width = max(len(r.metric) for r in rows)
     for r in rows:
         met = {True: "met", False: "MISSED", None: ""}[r.met]

@@ -26,6 +26,7 @@ from stepward.prm.types import FinishReason, Prefix, Problem, Rollout, Sampler
 
 pytestmark = pytest.mark.vllm
 
+KEY = "a-key-of-the-tests"
 PROMPTS = (
     "Tom has 3 apples. He gets 4 more. How many apples does he have?\n",
     "Ann has 20 pears. She gives away 6 of them. How many pears does she have?\n",
@@ -35,9 +36,8 @@ PROMPTS = (
 
 @pytest.fixture(scope="module")
 def server(start_vllm: Any) -> str:
-    return start_vllm(
-        embedded_folder(), "--served-model-name", "embedded", "--enable-prompt-tokens-details"
-    ).wait().url  # fmt: skip
+    flags = ("--served-model-name", "embedded", "--enable-prompt-tokens-details", "--api-key", KEY)
+    return start_vllm(embedded_folder(), *flags).wait().url
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def assert_same(got: list[Rollout], want: list[Rollout]) -> None:
 async def test_the_server_gives_the_greedy_tokens_of_the_transformers_engine(server: str) -> None:
     asked = requests(Sampler(temperature=0, max_tokens=60), draws=1)
     want = await exact(asked)
-    policy = await asyncio.to_thread(load_vllm_server, server, tokenizer=embedded_folder())
+    policy = await asyncio.to_thread(load_vllm_server, server, api_key=KEY)
     # The ids that the server continued are compared with those sent, in every answer.
     assert_same(await asyncio.gather(*(policy.sample(r) for r in asked)), want)
     middle = [
@@ -108,7 +108,7 @@ async def test_the_server_gives_the_greedy_tokens_of_the_transformers_engine(ser
 
 
 async def test_the_server_draws_from_the_seed_stops_in_text_and_scores(server: str) -> None:
-    policy = await asyncio.to_thread(load_vllm_server, server, tokenizer=embedded_folder())
+    policy = await asyncio.to_thread(load_vllm_server, server, api_key=KEY)
     asked = requests(Sampler(max_tokens=60), draws=4)
     first = await asyncio.gather(*(policy.sample(r) for r in asked))
     again = [await policy.sample(r) for r in asked[:4]]
@@ -124,6 +124,25 @@ async def test_the_server_draws_from_the_seed_stops_in_text_and_scores(server: s
     assert scores == pytest.approx(first[0].logprobs, abs=2e-3)
     with pytest.raises(EngineError, match=r"p9.*do not fit"):
         await policy.sample(replace(asked[0], prefix=Prefix("p9", (5,) * 2000)))
+    await policy.close()
+
+
+async def test_a_wrong_key_a_wrong_name_and_an_empty_completion_of_a_real_server(server: str) -> None:
+    with pytest.raises(EngineError, match="key is refused") as raised:
+        await asyncio.to_thread(load_vllm_server, server, api_key="another")
+    assert "another" not in str(raised.value)
+    with pytest.raises(EngineError, match="does not serve 'gpt' but embedded"):
+        await asyncio.to_thread(load_vllm_server, server, model="gpt", api_key=KEY)
+    policy = await asyncio.to_thread(load_vllm_server, server, api_key=KEY)
+    assert policy.version.startswith("vllm 0.")
+    # After a whole solution there is nothing to say but the end token: no text, and no fault.
+    (asked, *_), sampler = requests(Sampler(), draws=1), Sampler(temperature=0, max_tokens=120)
+    solution = await policy.sample(replace(asked, sampler=sampler))
+    assert solution.finish_reason is FinishReason.STOP
+    ended = Prefix("p0", asked.prefix.prompt_ids, solution.token_ids[:-1], 3)
+    empty = await policy.sample(replace(asked, prefix=ended, sampler=sampler))
+    assert (empty.text, empty.finish_reason, empty.outcome) == ("", FinishReason.STOP, None)
+    assert set(empty.token_ids) <= policy.tokenizer.eos_ids
     await policy.close()
 
 
@@ -157,7 +176,7 @@ def served_prompt(url: str, text: str) -> list[int]:
 
 
 IN_PROCESS = """
-import asyncio, json, sys
+import asyncio, json, multiprocessing, os, sys
 from stepward.labeling.policies.vllm import load_vllm
 from stepward.prm.policy import SampleRequest
 from stepward.prm.types import Prefix, Sampler
@@ -176,16 +195,38 @@ async def sampled(folder, prompts, temperatures, max_tokens, **options):
         "scores": scores, "version": policy.version,
     }
 
+async def killed(folder, prompts):
+    # The same rollouts undisturbed, and while the engine's process is killed with half of them in flight.
+    policy = load_vllm(folder, dtype="float32", enforce_eager=True, block_size=32, max_in_flight=8)
+    asked = [
+        SampleRequest(Prefix(f"p{i}", tuple(ids)), Sampler(max_tokens=60), 31 * i + k, k)
+        for k in range(8) for i, ids in enumerate(prompts)
+    ]
+    want = await asyncio.gather(*(policy.sample(r) for r in asked))
+    already = policy.usage.requests
+
+    async def killer():
+        while policy.usage.requests < already + len(asked) // 3:
+            await asyncio.sleep(0.001)
+        for child in multiprocessing.active_children():
+            os.kill(child.pid, 9)
+
+    got, _ = await asyncio.gather(asyncio.gather(*(policy.sample(r) for r in asked)), killer())
+    restarts = policy._engine.restarts
+    await policy.close()
+    return {"want": [r.token_ids for r in want], "got": [r.token_ids for r in got], "restarts": restarts}
+
 async def main():
     for job in json.loads(sys.argv[1]):
-        print("RESULT" + json.dumps(await sampled(*job["of"], **job["options"])), flush=True)
+        run = killed if "killed" in job else sampled
+        print("RESULT" + json.dumps(await run(*job.get("of", job.get("killed")), **job["options"])), flush=True)
 
 if __name__ == "__main__":
     asyncio.run(main())
 """
 
 
-async def test_the_engine_in_process_gives_the_same_greedy_tokens_for_both_checkpoints(
+async def test_the_engine_in_process_gives_the_same_greedy_tokens_and_survives_a_kill(
     in_vllm: Callable[..., subprocess.CompletedProcess[str]],
     smollm2: Path,
     by_transformers: list[tuple[list[int], list[int]]],
@@ -199,11 +240,12 @@ async def test_the_engine_in_process_gives_the_same_greedy_tokens_for_both_check
             "of": [str(smollm2), [ids for ids, _ in by_transformers], [0], 30],
             "options": {"max_model_len": 512},
         },
+        {"killed": [str(embedded_folder()), prompts], "options": {}},
     ]
     done = await asyncio.to_thread(in_vllm, IN_PROCESS, json.dumps(jobs))
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    assert len(lines) == 2, done.stdout[-1500:] + done.stderr[-3000:]
-    embedded, smol = (json.loads(line.removeprefix("RESULT")) for line in lines)
+    assert len(lines) == 3, done.stdout[-1500:] + done.stderr[-3000:]
+    embedded, smol, killed = (json.loads(line.removeprefix("RESULT")) for line in lines)
     greedy, drawn, again = (embedded["rollouts"][i * 3 : i * 3 + 3] for i in range(3))
     for (ids, text, reason, logprobs), rollout in zip(greedy, want, strict=True):
         assert tuple(ids) == rollout.token_ids
@@ -214,3 +256,7 @@ async def test_the_engine_in_process_gives_the_same_greedy_tokens_for_both_check
     assert [ids for ids, *_ in smol["rollouts"]] == [ids for _, ids in by_transformers]
     texts = [text for _, text, *_ in smol["rollouts"]]
     assert texts == [load_tokenizer(smollm2).decode(tuple(ids)) for _, ids in by_transformers]
+    assert "model runner V" in smol["version"]
+    assert killed["restarts"] == 1
+    assert killed["got"] == killed["want"]
+    assert len({tuple(ids) for ids in killed["got"]}) > 12

@@ -28,6 +28,7 @@ from stepward.prm.models.load import load
 from stepward.prm.models.served import checked_outputs, probability, read_inputs, serving_arguments
 from stepward.prm.models.weights import new_prm
 from stepward.prm.steps import StepFormat
+from stepward.prm.tokenizer import load_tokenizer
 from stepward.prm.types import Problem
 
 pytestmark = pytest.mark.vllm
@@ -48,7 +49,9 @@ def prms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Reward models on the embedded backbone, heads as they are drawn but sharper, and a Qwen2.5-Math-PRM."""
     root = tmp_path_factory.mktemp("prms")
     made: dict[str, Path] = {}
-    for kind, options in (("two_class", {}), ("scalar", {}), ("vocabulary", {"token_ids": (40, 41)})):
+    # After a step the language model goes on with a number or with a word, more or less surely.
+    rows = tuple(load_tokenizer(embedded_folder()).encode(text)[0] for text in ("7", "Then "))
+    for kind, options in (("two_class", {}), ("scalar", {}), ("vocabulary", {"token_ids": rows})):
         spec = head_spec(kind, **options)
         with torch.random.fork_rng():
             torch.manual_seed(3)
