@@ -1,269 +1,378 @@
-"""Every test-time search method on a scripted policy and a scripted reward model, by hand.
-
-The policy is a small tree of texts, the reward model a table from a step to its score. Tokens are bytes.
-"""
+"""Searches on a small script: golden trees, refinement, entropy branches, and a rule that is one file."""
 
 import asyncio
+import importlib.util
+import json
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from stepward.labeling import selection
+from stepward.labeling.estimators.registry import make_estimator
+from stepward.labeling.evidence import SolutionEvidence
 from stepward.labeling.policies.scripted import scripted_policy
-from stepward.labeling.search.adaptive import Judged, contender
-from stepward.labeling.search.exploration import Exploration
-from stepward.labeling.search.growth import OutOfTokens, TokenMeter, new_tree
-from stepward.labeling.search.particles import softmax_of_logits
-from stepward.labeling.search.registry import make_search, search_names
+from stepward.labeling.search import entropy_tree
+from stepward.labeling.search.entropy_tree import EntropyTree
+from stepward.labeling.search.growth import Grower, TokenMeter, new_tree
+from stepward.labeling.search.omegaprm import OmegaPRM, build
+from stepward.labeling.search.refinement import Refinement, by_least_score, refine
 from stepward.labeling.search.scoring import ScoreQueue
-from stepward.labeling.tree import ROOT
-from stepward.prm.errors import ConfigError, ModelError
+from stepward.labeling.search.tree_search import (
+    TreeSearch,
+    ab_mcts,
+    alphamath,
+    best_path,
+    grounded,
+    rest_mcts,
+    rstar,
+    search,
+    tree_plv,
+)
+from stepward.labeling.signatures import expressions, normalised_text
+from stepward.labeling.tree import ROOT, Tree
+from stepward.prm.errors import EngineError
 from stepward.prm.steps import StepFormat
-from stepward.prm.types import Problem, Sampler
+from stepward.prm.tokenizer import ByteTokenizer
+from stepward.prm.types import Allocation, Counts, Outcome, Problem, Sampler
 
-PROBLEM = Problem("p", "Which way?", ("unread",))
-SCORES = {"left": 0.8, "right": 0.3, "up": 0.6, "A": 0.9, "B": 0.2, "C": 0.5}
+PROBLEM = Problem("p", "Which way?", ("L",))
+GOLDEN = Path(__file__).with_name("golden")
 
 
-class Table:
-    """A reward model that looks steps up: "answer A" has A's score. It keeps what it was asked."""
+def script(problem_id, so_far, seed):
+    """Left is right three times in four, right never; a second step "up" keeps what is, "down" spoils it."""
+    if not so_far:
+        return ["left\nup\nanswer L", "left\ndown\nanswer X", "right\nup\nanswer X"]
+    if so_far == "left\n":
+        return ["up\nanswer L", "up\nanswer L", "up\nanswer L", "down\nanswer X"]
+    return ["answer L" if so_far == "left\nup\n" else "up\nanswer X" if so_far == "right\n" else "answer X"]
 
-    name = "table"
 
-    def __init__(self, scores=None):
-        self.scores, self.asked = scores or SCORES, []
+class Likes:
+    """A reward model that likes left and dislikes down."""
+
+    name = "likes"
 
     def score(self, problems, solutions):
-        self.asked += [tuple(s) for s in solutions]
-        return [tuple(self.scores[step.split()[-1]] for step in s) for s in solutions]
+        likes = {"left": 0.8, "right": 0.2, "up": 0.7, "down": 0.1}
+        return [tuple(likes.get(s, 0.5) for s in steps) for steps in solutions]
 
 
-class Turns:
-    """A policy that gives each state's continuations in turn, in the order in which they are asked for."""
-
-    def __init__(self, table):
-        self.table, self.next = table, {}
-
-    def __call__(self, problem_id, so_far, seed):
-        options = self.table[so_far]
-        index = self.next.get(so_far, 0)
-        self.next[so_far] = index + 1
-        return options[index % len(options)]
+async def grade(problem, text, reason):
+    return Outcome.RIGHT if text.endswith("L") else Outcome.WRONG
 
 
-def explore(table, *, model=None, budget=None, seed=0, doubts=None) -> Exploration:
-    policy = scripted_policy(Turns(table) if isinstance(table, dict) else table)
-    tree = new_tree(PROBLEM, policy.tokenizer.encode("Which way?\n"))
-    return Exploration(
-        PROBLEM, tree, policy, Sampler(max_tokens=60), StepFormat(), seed, TokenMeter(budget),
-        ScoreQueue(model or Table()), None if doubts is None else ScoreQueue(doubts), 20,
-    )  # fmt: skip
+def grower(policy=None, *, seed=0, budget=None, signature=None) -> Grower:
+    policy = policy or scripted_policy(script)
+    tree = new_tree(PROBLEM, policy.tokenizer.encode("Which way?\n"), signature)
+    return Grower(
+        PROBLEM, tree, policy, Sampler(max_tokens=40), StepFormat(), grade, seed, TokenMeter(budget), 40
+    )
 
 
-def found(x: Exploration, name: str, **settings) -> list[str]:
-    asyncio.run(make_search(name, **settings)(x))
-    return [x.text(n) for n in x.found]
+def shown(g: Grower) -> list[list[object]]:
+    """The tree as a person reads it: parent, text, visits, summed value, (right, all) of rollouts from the node."""
+    tree = g.tree
+    return [
+        [int(tree.parent[n]), g.text(n), int(tree.visits[n]), round(float(tree.value_sum[n]), 6),
+         list(tree.trials(n, pooled=False))]
+        for n in range(len(tree))
+    ]  # fmt: skip
 
 
-TWO_STEPS = {
-    "": ["left\n", "right\n", "up\n"],
-    "left\n": ["answer B", "answer A"],
-    "right\n": ["answer C"],
-    "up\n": ["answer C", "answer B"],
+SEARCHES = {
+    "alphamath": alphamath(3, 6),
+    "rstar": rstar(3, 6),
+    "rest_mcts": rest_mcts(2, 6),
+    "grounded": grounded(2, 6),
+    "best_path": best_path(2, 6),
+    "tree_plv": tree_plv(2, 6),
+    "ab_mcts": ab_mcts(12),
 }
 
 
-def test_all_methods_of_the_issue_are_registered_and_unknown_names_or_settings_are_refused():
-    assert set(search_names()) == {
-        "majority", "best_of_n", "greedy", "beam", "dvts", "best_first", "rest_mcts", "particles", "vgs",
-        "stepco", "aca",
-    }  # fmt: skip
-    with pytest.raises(ConfigError, match="one of aca, beam"):
-        make_search("beem")
-    with pytest.raises(ConfigError, match="beams is 0"):
-        make_search("beam", beams=0)
-    with pytest.raises(ConfigError, match="unexpected keyword"):
-        make_search("greedy", width=3)
+def grown(name: str) -> list[list[object]]:
+    g = grower()
+    if name == "omegaprm":
+        asyncio.run(build(g, OmegaPRM(num_rollouts=4, searches=4, pieces=3)))
+    else:
+        scorer = ScoreQueue(Likes()) if SEARCHES[name].rollout_share < 1 else None
+        asyncio.run(search(g, SEARCHES[name], scorer))
+    return shown(g)
 
 
-def test_greedy_takes_the_best_step_each_time():
-    # left .8 > up .6 > right .3; below left A .9 > B .2
-    assert found(explore(TWO_STEPS), "greedy", samples=3) == ["left\nanswer A"]
+@pytest.mark.parametrize("name", [*SEARCHES, "omegaprm"])
+def test_the_tree_of_every_search_is_the_stored_one(name):
+    assert grown(name) == json.loads((GOLDEN / f"{name}.json").read_text())
 
 
-def test_greedy_scores_nothing_where_there_is_nothing_to_choose():
-    model = Table()
-    x = explore({"": ["left\n"], "left\n": ["answer A"]}, model=model)
-    assert found(x, "greedy", samples=4) == ["left\nanswer A"]
-    assert model.asked == []
-    assert x.scored_tokens == 0
+@pytest.mark.parametrize("name", ["alphamath", "rest_mcts", "tree_plv", "ab_mcts"])
+def test_in_every_stored_tree_each_visit_of_a_child_is_one_of_its_parent(name):
+    nodes = json.loads((GOLDEN / f"{name}.json").read_text())
+    for number, (_, _, visits, _, _) in enumerate(nodes):
+        below = sum(n[2] for n in nodes if n[0] == number)
+        assert visits >= below
+        if number == ROOT:
+            assert visits == below, "the root is never valued itself"
 
 
-def test_beam_keeps_the_best_states_of_all_beams_together():
-    # Root: 2 x 2 draws left, right, up, left: left .8 and up .6 stay. Below left B .2, A .9; below up C .5, B .2:
-    # of the four A .9 and C .5 stay, both ended.
-    x = explore(TWO_STEPS)
-    assert found(x, "beam", beams=2, samples=2) == ["left\nanswer A", "up\nanswer C"]
-    # bytes: left, right, up, left + answers 4 x 8
-    assert x.generated_tokens == 5 + 6 + 3 + 5 + 32
-    # scored: left, right, up (14), then left + answer (13) twice, up + answer (11) twice
-    assert x.scored_tokens == 14 + 2 * 13 + 2 * 11
+def test_best_first_opens_the_better_branch_and_leaves_the_other_closed():
+    g = grower()
+    asyncio.run(search(g, tree_plv(8, 2)))
+    by_text = {g.text(n): n for n in range(len(g.tree))}
+    opened = {t for t, n in by_text.items() if g.tree.num_children[n]}
+    assert opened == {"", "left\n"}
 
 
-def test_dvts_keeps_one_state_in_every_subtree_whatever_the_others_have():
-    # Two subtrees of width 2, drawn in turn: the first gets left and up, the second right and left; each keeps left.
-    # Below left the turns are B, A, B, A: the first subtree gets B and B, the second A and A.
-    x = explore(TWO_STEPS)
-    assert found(x, "dvts", subtrees=2, width=2) == ["left\nanswer B", "left\nanswer A"]
+def test_adaptive_branching_widens_and_deepens_and_the_same_seed_does_the_same():
+    first, again, other = grower(), grower(), grower(seed=1)
+    for g in (first, again, other):
+        asyncio.run(search(g, ab_mcts(20)))
+    assert shown(first) == shown(again)
+    assert shown(first) != shown(other)
+    assert first.tree.num_children[ROOT] == 2
+    assert max(first.tree.depth[: len(first.tree)]) >= 2
 
 
-def test_best_first_expands_by_utility_of_the_path_plus_lambda_times_the_value_of_its_end():
-    # f = min + 1 x last. left .8 + .8 = 1.6; right .6; up 1.2. Below left: A min(.8, .9) + .9 = 1.7, B .2 + .2 = .4.
-    x = explore(TWO_STEPS)
-    assert found(x, "best_first", samples=3) == ["left\nanswer A"]
-    assert x.drawn_at(ROOT) == 3
-    assert x.num_draws == 6
-    # With lambda = 0 and the last step's score alone, up (.9) comes before left; below it C .95 ends first.
-    model = Table({**SCORES, "up": 0.9, "C": 0.95})
-    x = explore(TWO_STEPS, model=model)
-    assert found(x, "best_first", samples=3, weight=0.0, aggregate="last") == ["up\nanswer C"]
+# --- entropy ------------------------------------------------------------------------------------------------
 
 
-def test_rest_mcts_visits_by_value_and_bonus_and_backs_up_the_reward_models_values():
-    # Iteration 1: root's children left .8, right .3, up .6 are valued: root has 3 visits, mean (.8 + .3 + .6) / 3.
-    # Iteration 2: V + .7 sqrt(2 ln 3 / 1) is largest for left: A .9 and B .2 are valued; A passes the gate .9.
-    x = explore(TWO_STEPS)
-    assert found(x, "rest_mcts", width=3, iterations=9) == ["left\nanswer B", "left\nanswer A"]
-    tree = x.tree
-    by_text = {x.text(n): n for n in range(len(tree))}
-    left = by_text["left\n"]
-    # left: its own .8, then B .2 and A .9 (three draws, two states)
-    assert tree.visits[left] == 3
-    assert tree.mean(left) == pytest.approx((0.8 + 0.2 + 0.9) / 3)
-    assert tree.mean(ROOT) == pytest.approx((0.8 + 0.3 + 0.6 + 0.2 + 0.9) / 5)
+class WithLogprobs:
+    """The script with log-probabilities: the first token of a line is a coin, the others are sure."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    async def sample(self, request):
+        rollout = await self.inner.sample(request)
+        text = self.inner.tokenizer.decode(rollout.token_ids)
+        starts = {0, *(i + 1 for i, c in enumerate(text) if c == "\n")}
+        return replace(
+            rollout, logprobs=tuple(-0.7 if i in starts else -0.01 for i in range(len(rollout.token_ids)))
+        )
 
 
-def test_rest_mcts_mixes_the_value_with_the_highest_one_of_a_short_greedy_rollout():
-    # Only left is drawn at the root. Its rollout of one step reaches A .9: .5 x .8 + .5 x .9 = .85.
-    x = explore({"": ["left\n"], "left\n": ["answer A"]})
-    asyncio.run(make_search("rest_mcts", width=1, iterations=1, rollout_steps=1)(x))
-    assert x.tree.mean(1) == pytest.approx(0.85)
+def test_entropy_branches_part_where_the_policy_is_unsure_and_every_chain_is_a_leaf():
+    g = grower(WithLogprobs(scripted_policy(script)))
+    tree = asyncio.run(entropy_tree.build(g, EntropyTree(chains=3, branches=2, draws=2, rounds=1)))
+    # 3 chains, each cut before its two coins (its first token and its second line), 2 draws from each cut: 3 + 12
+    assert int(tree.counts[: len(tree)].sum()) == 15
+    inner = {g.text(n) for n in range(1, len(tree)) if not tree.terminal[n]}
+    assert inner <= {"left\n", "right\n"}
+    assert inner
+    leaves = [g.text(n) for n in range(len(tree)) if tree.terminal[n]]
+    assert all(text.endswith(("L", "X")) for text in leaves)
+    seeds = [c.seed for c in g.policy.calls]
+    assert len(set(seeds)) == len(seeds), "no draw is a replay of another"
 
 
-def test_particles_are_weighted_by_the_softmax_of_logits():
-    # logit(.8) - logit(.2) = 2 ln 4, so the weights are 16 : 1; at temperature 2 they are 4 : 1.
-    assert softmax_of_logits([0.8, 0.2]) == pytest.approx([16 / 17, 1 / 17])
-    assert softmax_of_logits([0.8, 0.2], 2.0) == pytest.approx([4 / 5, 1 / 5])
-    assert softmax_of_logits([1.0, 0.0]) == pytest.approx([1.0, 0.0], abs=1e-9)
+def test_entropy_without_logprobs_is_refused_and_a_budget_keeps_what_was_drawn():
+    with pytest.raises(EngineError, match="no log-probabilities"):
+        asyncio.run(entropy_tree.build(grower(), EntropyTree(chains=1)))
+    g = grower(WithLogprobs(scripted_policy(script)), budget=130)
+    tree = asyncio.run(entropy_tree.build(g, EntropyTree(chains=3, branches=2, draws=2)))
+    assert g.meter.generated <= 130
+    assert int(tree.counts[: len(tree)].sum()) == 3
 
 
-def test_particles_leave_what_the_reward_model_holds_for_impossible():
-    model = Table({**SCORES, "left": 1.0, "right": 0.0, "up": 0.0})
-    x = explore(TWO_STEPS, model=model)
-    texts = found(x, "particles", particles=6)
-    assert len(texts) == 6
-    assert {t.split("\n")[0] for t in texts} == {"left"}
-    # six draws at the root, one answer for each particle; ended particles are not resampled
-    assert x.num_draws == 12
+# --- refinement ---------------------------------------------------------------------------------------------
 
 
-def test_vgs_cuts_by_tokens_and_not_by_steps():
-    table = {
-        "": ["left\nanswer A", "right\nanswer B"],
-        "left\na": ["nswer A", "nswer A"],
-        "right\n": ["answer B"],
-    }
-    # Blocks of 6 bytes: "left\na" ends within a step ("a" scores .9), "right\n" at one (.3). The best block stays.
-    model = Table({**SCORES, "a": 0.9})
-    x = explore(table, model=model)
-    asyncio.run(make_search("vgs", block_tokens=6, subtrees=1, width=2)(replace_sampler(x, 12)))
-    assert model.asked[:2] == [("left", "a"), ("right",)]
-    # The second block of 6 is cut at the solution's 12 tokens: it never ends.
-    assert [x.text(n) for n in x.found] == []
-    assert [x.text(n) for n in x.frontier] == ["left\nanswer "]
+def refiner(problem_id, so_far, seed):
+    return ["one\nanswer X"]
 
 
-def replace_sampler(x: Exploration, max_tokens: int) -> Exploration:
-    x.sampler = replace(x.sampler, max_tokens=max_tokens)
-    return x
+class Improves:
+    """Answers to prompts: a critique, then a rewrite that is a line longer each time."""
+
+    def __init__(self):
+        self.inner = scripted_policy(refiner, context_length=10_000)
+        self.prompts = []
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    async def sample(self, request):
+        rollout = await self.inner.sample(request)
+        prompt = self.inner.tokenizer.decode(request.prefix.prompt_ids)
+        self.prompts.append(prompt)
+        if "Look for the first step" in prompt:
+            text = "<think>hm</think>The last step is wrong."
+        elif "improved solution" in prompt:
+            text = "\n".join(["one"] * (prompt.count("\none\n") + 1)) + "\nanswer L"
+        else:
+            return rollout
+        return replace(rollout, token_ids=self.inner.tokenizer.encode(text), text=text)
 
 
-def test_vgs_finds_a_solution_that_ends_within_a_block():
-    table = {"": ["left\nansw"], "left\nansw": ["er A"]}
-    x = explore(table, model=Table({**SCORES, "answ": 0.5}))
-    assert found(x, "vgs", block_tokens=9, subtrees=1, width=1) == ["left\nansw"]
-    # A script ends where its text ends; a block that stops at its limit goes on.
-    table = {"": ["left\nanswer A"], "left\nansw": ["er A"]}
-    x = explore(table, model=Table({**SCORES, "answ": 0.5}))
-    assert found(x, "vgs", block_tokens=9, subtrees=2, width=1) == ["left\nanswer A"] * 2
+async def by_length(steps):
+    return min(1.0, 0.2 * len(steps))
 
 
-def test_stepco_cuts_at_the_first_step_under_the_threshold_and_draws_again():
-    table = {
-        "": ["right\nanswer A", "left\nanswer B"],
-        "left\n": ["answer B", "answer A"],
-    }
-    # right .3 < .5: cut at step 0, drawn again as left, B. B .2 < .5: cut at step 1, B again; then A .9 stands.
-    x = explore(table)
-    assert found(x, "stepco", threshold=0.5, revisions=5) == ["left\nanswer A"]
-    assert x.num_draws == 4
-    # With one revision the last version stands although its answer lies under the threshold.
-    assert found(explore(table), "stepco", threshold=0.5, revisions=1) == ["left\nanswer B"]
+def test_a_rewrite_is_a_child_and_q_goes_up_as_the_equations_say():
+    g = grower(Improves())
+    tree = asyncio.run(refine(g, Refinement(by_length, iterations=1)))
+    # solution 1 of two steps: R = .4. Its rewrite has three: R = .6, Q = .6. The parent is rewarded again: Q = .4,
+    # then (.4 + .6)/2 = .5
+    assert len(tree) == 3
+    assert tree.parent[:3].tolist() == [-1, 0, 1]
+    assert tree.mean(2) == pytest.approx(0.6)
+    assert tree.mean(1) == pytest.approx(0.5)
+    assert tree.visits[1] == 2
+    assert [tree.trials(n) for n in (1, 2)] == [(0, 1), (1, 1)]
+    assert "<critique>\nThe last step is wrong.\n</critique>" in g.policy.prompts[-1]
 
 
-def judged(node, mu, sigma):
-    return Judged(node, mu, sigma)
+def test_the_next_to_refine_is_the_open_solution_of_highest_uct():
+    g = grower(Improves())
+    tree = asyncio.run(refine(g, Refinement(by_length, iterations=3, exploration=0.0)))
+    # without exploration the best is always refined: a chain, each a line longer
+    assert tree.parent[: len(tree)].tolist() == [-1, 0, 1, 2, 3]
 
 
-def test_aca_stops_where_the_best_lower_bound_is_above_every_rivals_upper_bound():
-    # score = mean(mu - .5 sigma), bounds +- .3 mean(sigma). Best: (.9 - .05 + .8 - .05) / 2 = .8, u = .1: LCB .77.
-    best = judged(1, (0.9, 0.8), (0.1, 0.1))
-    assert (best.score, best.lower, best.upper) == pytest.approx((0.8, 0.77, 0.83))
-    # Rival .72 + .3 x .1 = .75 < .77: decided.
-    assert contender([best, judged(2, (0.82, 0.72), (0.1, 0.1))]) is None
-    # Rival .60 with sigma .6: UCB .78 >= .77; another of .75, UCB .759, is not asked.
-    wide = judged(3, (0.9,), (0.6,))
-    assert contender([best, wide, judged(4, (0.765,), (0.03,))]) is wide
+def test_a_critique_that_cannot_be_made_is_no_child_and_the_search_ends():
+    class Fails(Improves):
+        async def sample(self, request):
+            rollout = await super().sample(request)
+            failed = "Look for" in self.prompts[-1]
+            return replace(rollout, outcome=Outcome.ERROR, token_ids=()) if failed else rollout
+
+    tree = asyncio.run(refine(grower(Fails()), Refinement(by_length, iterations=50)))
+    assert len(tree) == 2
 
 
-def test_aca_cuts_a_rival_at_its_first_bad_step_and_draws_there():
-    table = {
-        "": ["left\nanswer A", "left\nanswer C"],
-        "left\n": ["answer A", "answer B"],
-    }
-    mu = Table({**SCORES, "left": 0.9, "A": 0.9, "C": 0.85})
-    sigma = Table({"left": 0.01, "A": 0.2, "C": 0.3, "B": 0.01})
-    x = explore(table, model=mu, doubts=sigma)
-    texts = found(x, "aca", first=2, total=4, more=2, p_bad=0.5, c_cut=2.0)
-    # A: score (.895 + .8) / 2 = .8475, u .105, LCB .816; C: (.895 + .7) / 2 = .7975, u .155, UCB .844 >= .816.
-    # C is cut at "answer C", .85 - .6 < .5: two draws after left give A (a second vote) and B.
-    assert texts == ["left\nanswer A", "left\nanswer C", "left\nanswer A", "left\nanswer B"]
+def test_refinement_keeps_to_its_tokens():
+    g = grower(Improves(), budget=100)
+    tree = asyncio.run(refine(g, Refinement(by_length, iterations=5, max_critique_tokens=64)))
+    assert g.meter.generated <= 100
+    assert len(tree) >= 2
 
 
-def test_aca_without_a_deviation_takes_that_of_a_beta_distribution():
-    x = explore(TWO_STEPS | {"": ["left\nanswer A"]})
-    # .9 (1 - .9) / 9 = .01: sigma .1 for A; the one candidate has no rival.
-    assert found(x, "aca", first=1, total=2) == ["left\nanswer A"]
-    with pytest.raises(ModelError, match="gives no deviation"):
-        asyncio.run(x.deviations([1]))
+def test_the_least_score_of_the_steps_is_the_reward():
+    async def score(steps):
+        return [0.9, 0.3]
+
+    assert asyncio.run(by_least_score(score)(["a", "b"])) == 0.3
+    assert asyncio.run(by_least_score(score)([])) == 0.0
 
 
-def test_majority_scores_nothing_and_best_of_n_scores_every_solution_once():
-    table = {"": ["left\nanswer A", "right\nanswer B"]}
-    x = explore(table)
-    assert len(found(x, "majority", samples=4)) == 4
-    assert x.scored_tokens == 0
-    model = Table()
-    x = explore(table, model=model)
-    assert len(found(x, "best_of_n", samples=4)) == 4
-    # two states: left, answer A (13 bytes) and right, answer B (14)
-    assert x.scored_tokens == 27
-    assert len(model.asked) == 2
+# --- equal states -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["greedy", "beam", "dvts", "best_first", "rest_mcts", "particles", "stepco"])
-def test_a_method_ends_by_out_of_tokens_before_it_spends_what_it_has_not(name):
-    x = explore(TWO_STEPS | {"": ["left\nanswer A"]}, budget=30)
-    with pytest.raises(OutOfTokens):
-        asyncio.run(make_search(name)(x))
-    assert x.meter.generated <= 30
-    assert x.meter.reserved == 0
+def test_states_with_the_same_words_or_the_same_expressions_pool_their_evidence():
+    tokenizer = ByteTokenizer()
+
+    def states(signature, *texts):
+        tree = Tree("p", (0,), signature)
+        nodes = [tree.add_child(ROOT, tokenizer.encode(t), seed=i)[0] for i, t in enumerate(texts)]
+        for node in nodes:
+            tree.add_outcome(node, Outcome.RIGHT)
+        return [tree.trials(n) for n in nodes]
+
+    words = ("We add  2 + 2.\n", "we add 2 + 2\n", "We add 2 + 3.\n")
+    assert states(normalised_text(tokenizer), *words) == [(2, 2), (2, 2), (1, 1)]
+    ways = ("First 2 + 2 = 4, then 4*3=12.", "12 comes from 4 * 3 = 12, and 2+2 = 4", "2 + 2 = 4")
+    assert states(expressions(tokenizer), *ways) == [(2, 2), (2, 2), (1, 1)]
+    assert states(expressions(tokenizer), "No sums here", "no sums here.", "other") == [
+        (2, 2),
+        (2, 2),
+        (1, 1),
+    ]
+    assert states(None, *words) == [(1, 1)] * 3
+
+
+def test_a_search_over_pooled_states_is_grown_and_its_states_are_fewer_than_its_nodes():
+    def wordy(problem_id, so_far, seed):
+        return (
+            ["Add: 1 + 1 = 2\nanswer L", "We add 1 + 1 = 2\nanswer L", "1+1=2\nanswer X"]
+            if not so_far
+            else ["answer L"]
+        )
+
+    g = grower(scripted_policy(wordy), signature=expressions(ByteTokenizer()))
+    tree = asyncio.run(search(g, TreeSearch(selection.uct(1.0), width=12, iterations=1)))
+    firsts = list(tree.children(ROOT))
+    assert len(firsts) == 3
+    assert len({int(tree.state[n]) for n in firsts}) == 1
+    assert {tree.trials(n) for n in firsts} == {tree.trials(firsts[0])}
+
+
+# --- one file each ------------------------------------------------------------------------------------------
+
+ESTIMATOR = '''
+"""Half of the draws right: a step is right."""
+
+from stepward.labeling.estimators.prefix_value import estimates_with_outcome, from_hard_labels
+from stepward.labeling.estimators.registry import register
+from stepward.prm.types import Allocation
+
+
+@register("half_right_of_a_file", version="1", valid_for={Allocation.FIXED_K})
+def half_right(solutions, counts, *, allocation, truncated_as, constants):
+    labels = []
+    for evidence, row in zip(solutions, counts, strict=True):
+        hard = [int(2 * c.right >= c.decided) if c.decided else None for c in row[1:]]
+        labels.append(from_hard_labels(estimates_with_outcome(evidence, row, truncated_as), hard, "half"))
+    return labels
+'''
+
+RULE = '''
+"""Thompson sampling over children (a selection function)."""
+
+import numpy as np
+
+
+def thompson(seed):
+    rng = np.random.default_rng(seed)
+
+    def rule(tree, parent, children):
+        total = np.array([tree.value_sum[c] for c in children])
+        visits = np.array([tree.visits[c] for c in children])
+        return rng.beta(1 + total, 1 + visits - total)
+
+    return rule
+'''
+
+
+def from_file(path: Path, source: str):
+    assert len(source.strip().splitlines()) <= 30
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_an_estimator_is_one_file_of_at_most_thirty_lines(tmp_path):
+    from_file(tmp_path / "half_right.py", ESTIMATOR)
+    estimator = make_estimator("half_right_of_a_file", allocation=Allocation.FIXED_K)
+    known = SolutionEvidence(2, (1, 1), Outcome.WRONG, ((), (Outcome.RIGHT,) * 2, ()))
+    counts = [Counts(), Counts(right=2), Counts(wrong=1)]
+    (labels,) = estimator.estimate([known], [counts])
+    assert [x.label for x in labels.labels] == [1, 0]
+    assert labels.first_error == 1
+    # and where its counts would be biased it says nothing
+    other = make_estimator("half_right_of_a_file", allocation=Allocation.BINARY_SEARCH)
+    assert other.estimate([known], [counts])[0].decided is False
+
+
+def test_a_selection_function_is_one_file_of_at_most_thirty_lines(tmp_path):
+    module = from_file(tmp_path / "thompson.py", RULE)
+    g = grower()
+    tree = asyncio.run(search(g, TreeSearch(module.thompson(0), width=2, iterations=20)))
+    by_text = {g.text(n): n for n in range(len(tree))}
+    assert tree.visits[by_text["left\n"]] > tree.visits[by_text["right\n"]]
+    assert np.isfinite(tree.value_sum[: len(tree)]).all()
+
+
+def test_identical_steps_count_as_draws_so_that_a_search_goes_on_below_a_node_with_few_different_ones():
+    g = grower()
+    tree = asyncio.run(search(g, alphamath(6, 8)))
+    assert tree.num_children[ROOT] == 2
+    assert sum(int(tree.draws[c]) for c in tree.children(ROOT)) == 6, "the root is expanded once"
+    assert max(tree.depth[: len(tree)]) >= 2

@@ -17,6 +17,9 @@ Floats = NDArray[np.float64]
 ChildRule = Callable[[Tree, int, Sequence[int]], Floats]
 """(tree, parent, children) -> one number a child, shape [children]."""
 
+LeafRule = Callable[[Tree, np.random.Generator], int | None]
+"""(tree, the search's random numbers) -> the node to expand next, or None where the search is over."""
+
 
 def uct(exploration: float = 2.0, *, unvisited: float = 0.0) -> ChildRule:
     """Q + c sqrt(ln N_parent / N) (Kocsis and Szepesvari 2006); rStar-Math with c = 2, bonus 0 if unvisited.
@@ -82,17 +85,33 @@ def refinement(exploration: float = 1.4, epsilon: float = 1e-6) -> ChildRule:
 
 
 def descend(tree: Tree, rule: ChildRule, *, width: int) -> int:
-    """Follow the best child from the root to a node that is terminal or has fewer than ``width`` children.
+    """Follow the best child from the root to a node that is terminal or was drawn from fewer than ``width`` times.
+
+    Draws count and not children: identical steps share a child, and a node that never has ``width`` different ones
+    would else hold the search for ever.
 
     Args:
         tree: The tree.
         rule: Numbers for the children of a node.
-        width: A node with fewer children is not fully expanded and is returned.
+        width: A node with fewer draws is not fully expanded and is returned.
     """
     node = 0
-    while not tree.terminal[node] and tree.num_children[node] >= max(1, width):
+    while not tree.terminal[node]:
         children = list(tree.children(node))
+        if not children or sum(int(tree.draws[c]) for c in children) < width:
+            break
         node = children[int(np.argmax(rule(tree, node, children)))]
+    return node
+
+
+def descend_wider_or_deeper(tree: Tree, rng: np.random.Generator) -> int:
+    """Follow ``wider_or_deeper`` from the root to the node that asks for a new child, or to an end (AB-MCTS)."""
+    node = 0
+    while not tree.terminal[node]:
+        child = wider_or_deeper(tree, node, rng)
+        if child is None:
+            break
+        node = child
     return node
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepward.labeling.tree import ROOT, Tree
+from stepward.labeling.tree import ROOT, Signature, Tree
 from stepward.prm.policy import Policy, SampleRequest
 from stepward.prm.seeds import derive_seed
 from stepward.prm.steps import StepFormat
@@ -103,13 +103,19 @@ class Grower:
             if rollout.outcome is Outcome.ERROR or not ids:
                 continue
             prior = float(np.exp(np.mean(rollout.logprobs))) if rollout.logprobs else 0.0
-            ends = bool(set(ids) & self.policy.tokenizer.eos_ids)
+            # Not every engine gives the end token: a stop that no stop string explains is the solution's end.
+            stopped = rollout.finish_reason is FinishReason.STOP and not any(
+                s in rollout.text for s in sampler.stop
+            )
+            ends = stopped or bool(set(ids) & self.policy.tokenizer.eos_ids)
             child, _ = self.tree.add_child(node, ids, seed=rollout.seed, prior=prior, terminal=ends)
             nodes.append(child)
         return nodes
 
-    async def complete(self, node: int, index: int = 0) -> Rollout:
+    async def complete(self, node: int, index: int = 0, *, count: bool = True) -> Rollout:
         """Draw one completion of a node to the end of the solution, grade it, and count it at the node.
+
+        Without ``count`` the caller counts it, further down.
 
         A terminal node is graded as it stands, costs nothing and is counted once.
 
@@ -130,7 +136,7 @@ class Grower:
             ids = self.tree.prefix(node).solution_ids + rollout.token_ids
             text = self.policy.tokenizer.decode(ids)
             rollout = replace(rollout, outcome=await self.grade(self.problem, text, rollout.finish_reason))
-        if not (self.tree.terminal[node] and self.tree.counts[node].any()):
+        if count and not (self.tree.terminal[node] and self.tree.counts[node].any()):
             self.tree.add_outcome(node, rollout.outcome or Outcome.ERROR)
         return rollout
 
@@ -171,8 +177,8 @@ def solved(rollout: Rollout) -> float | None:
     return None if outcome.is_fault else float(outcome is Outcome.RIGHT)
 
 
-def new_tree(problem: Problem, prompt_ids: TokenIds) -> Tree:
-    """A tree with nothing but the bare problem."""
-    tree = Tree(problem.id, prompt_ids)
+def new_tree(problem: Problem, prompt_ids: TokenIds, signature: Signature | None = None) -> Tree:
+    """A tree with nothing but the bare problem; ``signature`` says which states are equal beyond their ids."""
+    tree = Tree(problem.id, prompt_ids, signature)
     assert len(tree) == ROOT + 1
     return tree

@@ -9,19 +9,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from stepward.labeling.search.growth import Grower, OutOfTokens, solved
 from stepward.labeling.search.scoring import ScoreQueue
 from stepward.labeling.selection import (
     ChildRule,
+    LeafRule,
     backup_decayed,
     backup_max,
     backup_mean,
+    best_first,
     descend,
+    descend_wider_or_deeper,
     puct,
     uct,
     value_weighted,
 )
 from stepward.labeling.tree import ROOT, Tree
+from stepward.prm.seeds import derive_seed
 
 Backup = Callable[[Tree, int, float], None]
 
@@ -31,13 +37,14 @@ class TreeSearch:
     """Settings of a search.
 
     Attributes:
-        rule: Which child to follow.
+        rule: Which child to follow, from the root to a node with room for children.
         width: Steps drawn when a node is expanded.
         iterations: Rounds of select, expand, evaluate, back up.
         max_depth: Most steps of a solution; a node there is valued by a rollout and not expanded.
         backup: How a value goes up its path.
         rollout_share: Weight of the rollout's value against the reward model's: 1 = rollouts alone.
         signed: Values are +1 and -1 (AlphaMath, rStar-Math) and not 1 and 0.
+        leaf: Which node to expand, where the search does not descend by ``rule``.
     """
 
     rule: ChildRule
@@ -47,6 +54,7 @@ class TreeSearch:
     backup: Backup = backup_mean
     rollout_share: float = 1.0
     signed: bool = False
+    leaf: LeafRule | None = None
 
 
 def alphamath(width: int = 5, iterations: int = 40) -> TreeSearch:
@@ -74,6 +82,16 @@ def best_path(width: int = 4, iterations: int = 40) -> TreeSearch:
     return TreeSearch(uct(1.4), width, iterations, backup=backup_max)
 
 
+def tree_plv(width: int = 4, iterations: int = 40) -> TreeSearch:
+    """Tree-PLV's (He et al. 2024, arXiv 2407.00390): the open leaf of highest mean outcome is expanded, best first."""
+    return TreeSearch(uct(0.0), width, iterations, leaf=lambda tree, rng: best_first(tree))
+
+
+def ab_mcts(iterations: int = 40, rollout_share: float = 1.0) -> TreeSearch:
+    """AB-MCTS (Inoue et al. 2025, arXiv 2503.04412): at every node Thompson sampling decides, a new child or deeper."""
+    return TreeSearch(uct(0.0), 1, iterations, rollout_share=rollout_share, leaf=descend_wider_or_deeper)
+
+
 async def search(grower: Grower, settings: TreeSearch, scorer: ScoreQueue | None = None) -> Tree:
     """Grow one problem's tree until the iterations or the tokens are spent.
 
@@ -90,9 +108,15 @@ async def search(grower: Grower, settings: TreeSearch, scorer: ScoreQueue | None
             f"rollout_share is {settings.rollout_share}: a value that is mixed needs a reward model"
         )
     tree = grower.tree
+    rng = np.random.default_rng(derive_seed(grower.seed, grower.problem.id, "search"))
     try:
         for _ in range(settings.iterations):
-            leaf = descend(tree, settings.rule, width=settings.width)
+            if settings.leaf is None:
+                leaf = descend(tree, settings.rule, width=settings.width)
+            else:
+                leaf = settings.leaf(tree, rng)
+            if leaf is None:
+                break
             if tree.terminal[leaf] or tree.depth[leaf] >= settings.max_depth:
                 children = [leaf]
             else:
@@ -119,4 +143,6 @@ async def _evaluate(grower: Grower, node: int, settings: TreeSearch, scorer: Sco
         score = (await scorer.score(grower.problem, grower.step_texts(node)))[-1]
         grower.tree.reward[node] = score
         value = share * value + (1 - share) * score
+    elif np.isnan(grower.tree.reward[node]):
+        grower.tree.reward[node] = value
     settings.backup(grower.tree, node, 2 * value - 1 if settings.signed else value)
