@@ -8,6 +8,8 @@ import pytest
 from stepward.labeling.allocation.fixed_k import FixedK
 from stepward.labeling.evidence import SolutionLabels
 from stepward.labeling.recovery import is_self_correction, with_recoveries
+from stepward.labeling.relabel import Relabeling, relabel_table
+from stepward.prm.dataset.schema import rows_of, solution_of, solutions_table
 from stepward.prm.steps import StepFormat
 from stepward.prm.types import Counts, Estimate, Phase, Step, StepLabel
 
@@ -113,3 +115,24 @@ def test_a_labelled_thinking_trace_holds_its_recovery():
         (None, "recovered"), (1, "recovery"), (1, "returns"), (1, "returns"),
     ]  # fmt: skip
     assert row.first_error is None
+
+
+def test_relabelling_records_the_same_recovery(tmp_path: Path):
+    wrong, back = "<think>\n2 + 2 = 5\n\n", "Wait, 2 + 2 = 4\n\n"
+    whole = f"{wrong}{back}4 + 2 = 6\n</think>\n\nThe answer is 6."
+
+    def completions(so_far: str) -> str:
+        return "The answer is 6." if "Wait" in so_far else "5 + 2 = 7\n</think>\n\nThe answer is 7."
+
+    policy = h.script([whole, "2 + 2 = 5\n\nThe answer is 5."], completions)
+    plan = h.labelling(policy, allocation=FixedK(4), step_format=StepFormat("think"))
+    rows = h.run(policy, plan).solutions
+    table, report = relabel_table(solutions_table(rows), Relabeling("hard"))
+    again = [solution_of(row) for row in rows_of(table)]
+    for before, after in zip(rows, again, strict=True):
+        assert [(x.label, x.decided_by) for x in after.labels] == [
+            (x.label, x.decided_by) for x in before.labels
+        ]
+        assert after.first_error == before.first_error
+    assert [x.decided_by for x in again[0].labels][:2] == ["recovered", "recovery"]
+    assert report.labels["unknown"] == 1

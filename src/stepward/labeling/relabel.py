@@ -32,6 +32,7 @@ from stepward.labeling.relabel_consensus import (
 )
 from stepward.labeling.relabel_counts import TruncatedAs, derive_from_counts
 from stepward.labeling.relabel_evidence import derive_from_evidence, options_of
+from stepward.labeling.relabel_recovery import with_recoveries_again
 from stepward.prm.dataset.contract import one_chunk
 from stepward.prm.dataset.manifest import Manifest, config_hash
 from stepward.prm.dataset.schema import SOLUTIONS_SCHEMA, conform
@@ -183,7 +184,7 @@ def relabel_table(
             table, rollouts, rule, options, truncated_as=how.truncated_as,
             constants=constants or LabelingConstants(), fusion=FUSIONS[how.fusion],
         )  # fmt: skip
-    derived = derived.without(valid)
+    derived = with_recoveries_again(table, derived.without(valid))
     agreeing = _agreement(table, derived, how, opinion)
     derived = derived.without(agreeing)
     if how.stop_after_first_error:
