@@ -83,12 +83,12 @@ def shown(g: Grower) -> list[list[object]]:
 
 
 SEARCHES = {
-    "alphamath": alphamath(3, 6),
-    "rstar": rstar(3, 6),
-    "rest_mcts": rest_mcts(2, 6),
-    "grounded": grounded(2, 6),
-    "best_path": best_path(2, 6),
-    "tree_plv": tree_plv(2, 6),
+    "alphamath": alphamath(6, 6),
+    "rstar": rstar(6, 6),
+    "rest_mcts": rest_mcts(5, 6),
+    "grounded": grounded(5, 6),
+    "best_path": best_path(5, 6),
+    "tree_plv": tree_plv(5, 6),
     "ab_mcts": ab_mcts(12),
 }
 
@@ -364,7 +364,7 @@ def test_an_estimator_is_one_file_of_at_most_thirty_lines(tmp_path):
 def test_a_selection_function_is_one_file_of_at_most_thirty_lines(tmp_path):
     module = from_file(tmp_path / "thompson.py", RULE)
     g = grower()
-    tree = asyncio.run(search(g, TreeSearch(module.thompson(0), width=2, iterations=20)))
+    tree = asyncio.run(search(g, TreeSearch(module.thompson(0), width=6, iterations=20)))
     by_text = {g.text(n): n for n in range(len(tree))}
     assert tree.visits[by_text["left\n"]] > tree.visits[by_text["right\n"]]
     assert np.isfinite(tree.value_sum[: len(tree)]).all()
