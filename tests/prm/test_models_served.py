@@ -181,6 +181,32 @@ def test_one_failure_is_asked_again_and_failures_alone_are_an_error_and_never_a_
     assert raised.value.retryable
 
 
+def test_on_the_command_line_a_failed_solution_is_null_with_its_error(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stepward.flows.cli import evaluate
+    from stepward.flows.cli.app import app
+    from stepward.prm.models import served
+
+    assert evaluate
+    monkeypatch.setattr(served.time, "sleep", lambda s: None)
+    bad = list(server.tokenizer.encode("bad step"))
+    server.pooling = lambda body: (
+        (500, {"error": "CUDA"})
+        if any(body["input"][i : i + len(bad)] == bad for i in range(len(body["input"])))
+        else by_id(body)
+    )
+    file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    rows = [{"problem": "p", "steps": steps} for steps in (["a"], ["a", "bad step"], ["b", "c"])]
+    file.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    with pytest.raises(SystemExit) as stopped:
+        app(["score", server.url, str(file), "--out", str(out)], standalone_mode=False)
+    assert stopped.value.code == 1
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [None if r["scores"] is None else len(r["scores"]) for r in found] == [1, None, 2]
+    assert "HTTP 500" in found[1]["error"]
+
+
 def test_a_score_that_is_not_finite_is_an_error(server: Server) -> None:
     model = load(server.url)
     server.pooling = lambda body: rows([[0.0, float("nan")]] * len(body["input"]))

@@ -1,5 +1,6 @@
 """``stepward evaluate``: a reward model on ProcessBench-format files and on stored samples."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -83,8 +84,9 @@ def score(
     """P(step is right) for each step of each solution."""
     import json
 
-    from stepward.prm.errors import ProblemFileError
+    from stepward.prm.errors import EngineError, ProblemFileError
     from stepward.prm.models.load import load
+    from stepward.prm.models.served import ServedRewardModel
     from stepward.prm.problems import read_solutions
 
     rows = list(read_solutions(solutions))
@@ -93,12 +95,23 @@ def score(
             raise ProblemFileError(
                 solutions, row.place.number, "a row to score needs problem and a list of steps"
             )
-    scores = load(prm).score([row.problem or "" for row in rows], [row.steps for row in rows])
+    model = load(prm)
+    asked = [row.problem or "" for row in rows], [row.steps for row in rows]
+    scores = model.score_each(*asked) if isinstance(model, ServedRewardModel) else model.score(*asked)
+    failed = [s for s in scores if isinstance(s, EngineError)]
+    # What a server failed on has no score: null with the error, and exit code 1.
     lines = [
-        json.dumps({"steps": list(r.steps), "scores": list(s)}, ensure_ascii=False)
+        json.dumps(
+            {"steps": list(r.steps)}
+            | ({"scores": None, "error": str(s)} if isinstance(s, EngineError) else {"scores": list(s)}),
+            ensure_ascii=False,
+        )
         for r, s in zip(rows, scores, strict=True)
     ]
     if out is None:
         print("\n".join(lines))
     else:
         out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if failed:
+        print(f"{len(failed):,} of {len(rows):,} solutions have no score: {failed[0]}", file=sys.stderr)
+        sys.exit(1)

@@ -74,6 +74,12 @@ class ServedRewardModel:
             EngineError: The server failed on a solution every time, or answered with something else than scores.
             ModelError: A score is not finite, or the two lists differ in length.
         """
+        return _all_scored(self.score_each(problems, solutions))
+
+    def score_each(
+        self, problems: Sequence[Problem | str], solutions: Sequence[Sequence[str]]
+    ) -> list[tuple[float, ...] | EngineError]:
+        """Like ``score``, with the error of a solution that the server failed on in its place: never a number."""
         if len(problems) != len(solutions):
             raise ModelError(
                 f"{len(problems)} problems for {len(solutions)} solutions; give one problem a solution"
@@ -90,7 +96,7 @@ class ServedRewardModel:
         encoded = [
             encode(p, s, tokenizer_hash=tokenizer_hash) for p, s in zip(problems, solutions, strict=True)
         ]
-        return self._score(problems, encoded)
+        return _all_scored(self._score(problems, encoded))
 
     def close(self) -> None:
         """Close the connections; the server goes on."""
@@ -98,7 +104,7 @@ class ServedRewardModel:
 
     def _score(
         self, problems: Sequence[Problem], encoded: Sequence[EncodedSolution]
-    ) -> list[tuple[float, ...]]:
+    ) -> list[tuple[float, ...] | EngineError]:
         for problem, solution in zip(problems, encoded, strict=True):
             if len(solution.token_ids) > self.context_length:
                 raise InputRefused(
@@ -109,9 +115,12 @@ class ServedRewardModel:
         with ThreadPoolExecutor(max_workers=max(1, min(self.max_in_flight, len(encoded)))) as pool:
             return list(pool.map(self._score_one, problems, encoded))
 
-    def _score_one(self, problem: Problem, solution: EncodedSolution) -> tuple[float, ...]:
+    def _score_one(self, problem: Problem, solution: EncodedSolution) -> tuple[float, ...] | EngineError:
         what = f"scoring a solution of problem {problem.id or '(unnamed)'} with {self.name}"
-        rows = self._outputs(solution.token_ids, what)
+        try:
+            rows = self._outputs(solution.token_ids, what)
+        except EngineError as fault:
+            return fault
         scores = tuple(probability(self.description.head.kind, rows[end]) for end in solution.step_ends)
         if not all(math.isfinite(s) for s in scores):
             raise ModelError(f"{what}: a score is not finite; serve it with --dtype float32")
@@ -136,6 +145,13 @@ class ServedRewardModel:
                     answer, len(ids), OUTPUTS[self.description.head.kind], f"{what} (task token_classify)"
                 )
         raise EngineError(f"{what}: {fault}, after {self.most_tries} tries", retryable=True)
+
+
+def _all_scored(scores: Sequence[tuple[float, ...] | EngineError]) -> list[tuple[float, ...]]:
+    for found in scores:
+        if isinstance(found, EngineError):
+            raise found
+    return [s for s in scores if not isinstance(s, EngineError)]
 
 
 def probability(kind: str, raw: Sequence[float]) -> float:
