@@ -29,7 +29,7 @@ def test_what_is_given_goes_over_the_recipe_and_none_means_not_given(tmp_path):
 
 
 def test_a_recipe_that_is_not_there_or_not_yaml_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="one of quickstart"):
+    with pytest.raises(ConfigError, match="one of pipeline, quickstart"):
         parse(LabelConfig, "nonesuch")
     broken = tmp_path / "broken.yaml"
     broken.write_text("a: [1")

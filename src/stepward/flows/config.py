@@ -340,7 +340,8 @@ def _describe(error: Any, kind: type[BaseModel]) -> str:
     place = ".".join(str(part) for part in error["loc"]) or "settings"
     if error["type"] == "extra_forbidden":
         return f"{place}: unknown key; known keys: {', '.join(sorted(kind.model_fields))}"
-    return f"{place}: {error['msg'].removeprefix('Value error, ')} (got {error.get('input')!r})"[:600]
+    said = error["msg"].removeprefix("Value error, ")
+    return f"{place}: {said} (got {error.get('input')!r:.200})" if error["loc"] else f"{place}: {said}"
 
 
 def _portable(name: str) -> str:

@@ -306,9 +306,15 @@ def _stage(kind: type[C], settings: dict[str, Any], ours: dict[str, Any]) -> C:
     """A stage's configuration: its recipe, what the user set, and what the pipeline decides."""
     recipe = settings.get("recipe")
     given = {k: v for k, v in settings.items() if k != "recipe"}
-    if taken := sorted(set(given) & {k for k, v in ours.items() if v is not None}):
-        raise ConfigError([f"{name}: the pipeline sets it itself" for name in taken])
-    return parse(kind, recipe, **given, **{k: v for k, v in ours.items() if v is not None})
+    decided = {k: v for k, v in ours.items() if v is not None}
+    faults = [f"{name}: the pipeline sets it itself" for name in sorted(set(given) & set(decided))]
+    try:
+        config = parse(kind, recipe, **{**given, **decided})
+    except ConfigError as fault:
+        raise ConfigError([*faults, *fault.faults]) from None
+    if faults:
+        raise ConfigError(faults)
+    return config
 
 
 def _named(through: Through, prefix: str) -> Through:
