@@ -1,66 +1,97 @@
-"""The step verifier ``algebra``: rewritings, derivations from equations, and other claims about unknowns.
+"""The step verifier ``algebra``: rewritings, derivations from equations, whole numbers, derivatives and integrals.
 
 Supported means that all claims that were read are true, never that the step is right. Refuted means that a claim is
-false in every reading that the text allows. Where a reading is open the verdict is unknown, with the reason.
+false in every reading that the text allows. Where a reading is open the verdict is unknown, with the reason. SymPy
+and z3 run in killable workers alone and are asked about trees of the project's own parse.
 """
 
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stepward.prm.types import Problem, Reason, Verdict
 from stepward.verifiers.answers.expressions import Unreadable
 from stepward.verifiers.base import register_verifier
-from stepward.verifiers.claims.decisions import MAX_BEYOND_LIMITS, Decision, Truth, verdict_of
-from stepward.verifiers.claims.derivations import decide_derivation
+from stepward.verifiers.claims.calculus import Question, questions_of
+from stepward.verifiers.claims.decisions import MAX_BEYOND_LIMITS, Decision, Truth, shown, verdict_of
+from stepward.verifiers.claims.derivations import decide_derivation, has_several_roots, order_question, states_value
 from stepward.verifiers.claims.identities import decide_identity
 from stepward.verifiers.claims.integers import decide_congruences, decide_integers
 from stepward.verifiers.claims.reading import MAX_CHARS
 from stepward.verifiers.claims.statements import MAX_LINK_CHARS, Statement, statements_of
+from stepward.verifiers.workers import CallResult, Supervisor, shared
 
 NAME = "algebra"
 VERSION = "1"
+CPU_S = 2.0
+"""CPU seconds that a worker may spend on one question."""
 
+_NOTHING = "no claim about unknowns was read"
+_MODULE = "stepward.verifiers.claims.symbolic"
+_TAIL = MAX_LINK_CHARS * 4
 _ALTERNATIVES = re.compile(r"\b(?:or|and)\b|;")
+_ANOTHER_VALUE = re.compile(r"[\s$\\()\[\],;]*(?:\\text\{\s*)?(?:or|and|,)\s*\}?[\s$\\()\[\],;]*\Z")
 
 
-def decisions_on(text: str, before: str = "") -> list[Decision]:
-    """Decisions on the claims of a step, in order.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read in one step.
+
+    Attributes:
+        decisions: On its claims, in order.
+        questions: Claims that a worker is to decide.
+    """
+
+    decisions: tuple[Decision, ...]
+    questions: tuple[Question, ...]
+
+
+def read_step(text: str, before: Sequence[str] = ()) -> Reading:
+    """Read a step and decide what needs no worker.
 
     Args:
         text: The step.
-        before: The step before it, whose last statement this one may go on from.
+        before: The steps before it: it may go on from the last statement of the last one.
     """
-    found: list[Decision] = []
-    beyond = 0
+    last = before[-1][-_TAIL:] if before else ""
     statements = statements_of(text)
-    earlier = statements_of(before[-MAX_LINK_CHARS * 4 :]) if statements and before else ()
+    earlier: tuple[Statement, ...] = statements_of(last) if statements and last else ()
+    found: list[Decision] = []
+    questions = list(questions_of(text[:MAX_CHARS], "\n".join(before)[-MAX_CHARS:]))
+    beyond = 0
+    origin: Statement | None = None
     for index, statement in enumerate(statements):
         if beyond >= MAX_BEYOND_LIMITS:
             break
         for claim in statement.claims:
-            made = _bounded(lambda c=claim: decide_identity(c, text), claim.start, claim.end)
-            beyond += _append(found, made)
-        for made in decide_congruences(statement, text):
-            beyond += _append(found, made)
-        row, at, between = statements, index - 1, text[statements[index - 1].end : statement.start]
-        if not index:
-            row, at = earlier, len(earlier) - 1
-            between = (
-                before[-MAX_LINK_CHARS * 4 :][earlier[-1].end :] + "\n" + text[: statement.start]
-                if earlier
-                else ""
+            beyond += _append(
+                found, _bounded(lambda c=claim: decide_identity(c, text), claim.start, claim.end)
             )
-        if at >= 0 and not _is_alternative(row, at, text if index else before[-MAX_LINK_CHARS * 4 :]):
-            first = row[at]
-            made = _bounded(
-                lambda a=first, b=statement, c=between: decide_derivation(a, b, c),
-                statement.start,
-                statement.end,
-            )
-            beyond += _append(found, made)
-    return sorted([*found, *decide_integers(text[:MAX_CHARS])], key=lambda d: d.start)
+        found.extend(decide_congruences(statement, text))
+        if index:
+            row, at, whole = statements, index - 1, text
+            between = text[row[at].end : statement.start]
+        elif earlier:
+            row, at, whole = earlier, len(earlier) - 1, last
+            between = last[row[at].end :] + "\n" + text[: statement.start]
+        else:
+            continue
+        first = row[at]
+        if origin is not None and states_value(statement) and states_value(first) and _ANOTHER_VALUE.match(between):
+            first, between = origin, " so "
+        elif _is_alternative(row, at, whole):
+            origin = None
+            continue
+        made = _bounded(
+            lambda a=first, b=statement, c=between: decide_derivation(a, b, c), statement.start, statement.end
+        )
+        beyond += _append(found, made)
+        origin = first if made is not None and states_value(statement) and has_several_roots(first) else None
+        if made is None and (question := order_question(first, statement, between)) is not None:
+            questions.append(question)
+    found.extend(decide_integers(text[:MAX_CHARS]))
+    return Reading(tuple(sorted(found, key=lambda d: d.start)), tuple(questions))
 
 
 def _is_alternative(statements: Sequence[Statement], index: int, text: str) -> bool:
@@ -86,27 +117,61 @@ def _bounded(decide: Callable[[], Decision | None], start: int, end: int) -> Dec
         return Decision(start, end, Truth.OPEN, Reason.UNSUPPORTED, str(fault), beyond=True)
 
 
-def verify_step(text: str, before: str = "") -> Verdict:
-    """The verdict on one step: refuted by its first false claim.
-
-    Args:
-        text: The step.
-        before: The step before it.
-    """
+def verify_step(text: str, before: Sequence[str] = ()) -> Verdict:
+    """The verdict on one step without asking workers; arguments as ``read_step``."""
     began = time.process_time()
-    return verdict_of(
-        decisions_on(text, before), NAME, VERSION, began=began, nothing="no claim about unknowns was read"
+    return verdict_of(read_step(text, before).decisions, NAME, VERSION, began=began, nothing=_NOTHING)
+
+
+def decision_of(question: Question, result: CallResult, text: str) -> Decision:
+    """What a worker's answer says of a claim; a fault of the worker is never a refutation."""
+    claim = shown(text, question.start, question.end)
+    if not result.ok:
+        why = f"{claim}: {result.message}"
+        return Decision(question.start, question.end, Truth.OPEN, result.reason, why)
+    if result.value == "true":
+        return Decision(question.start, question.end, Truth.TRUE, evidence=f"{claim} is true")
+    if result.value == "false" and not question.doubt:
+        return Decision(
+            question.start, question.end, Truth.FALSE, evidence=f"{claim} is false ({question.function})"
+        )
+    reason = Reason.AMBIGUOUS if result.value == "false" else Reason.UNSUPPORTED
+    return Decision(
+        question.start, question.end, Truth.OPEN, reason, f"{claim}: not decided {question.doubt}".strip()
     )
 
 
 @register_verifier(NAME)
 @dataclass(frozen=True, slots=True)
 class Algebra:
-    """The verifier ``algebra``: one verdict a step."""
+    """The verifier ``algebra``: one verdict a step.
 
+    Attributes:
+        supervisor: Runs the workers; None = the shared one.
+        workers: False leaves open what only SymPy or z3 decide.
+    """
+
+    supervisor: Supervisor | None = None
+    workers: bool = True
     name: str = field(default=NAME, init=False)
     version: str = field(default=VERSION, init=False)
 
     async def verify(self, problem: Problem, steps: Sequence[str]) -> list[tuple[Verdict, ...]]:
         """One verdict a step, each with the span of the claim that it rests on."""
-        return [(verify_step(text, steps[i - 1] if i else ""),) for i, text in enumerate(steps)]
+        return [(await self._one(text, steps[:i]),) for i, text in enumerate(steps)]
+
+    async def _one(self, text: str, before: Sequence[str]) -> Verdict:
+        began = time.process_time()
+        reading = read_step(text, before)
+        local_s = time.process_time() - began
+        decisions, spent_s = list(reading.decisions), 0.0
+        if self.workers and not any(d.truth is Truth.FALSE for d in decisions):
+            for question in reading.questions:
+                supervisor = self.supervisor or shared()
+                function = f"{_MODULE}:{question.function}"
+                result = await supervisor.arun(function, question.arguments, version=VERSION, cpu_s=CPU_S)
+                decisions.append(decision_of(question, result, text))
+                spent_s += result.seconds
+        decisions.sort(key=lambda d: d.start)
+        verdict = verdict_of(decisions, NAME, VERSION, began=began, nothing=_NOTHING)
+        return replace(verdict, seconds=local_s + spent_s)

@@ -63,7 +63,8 @@ def decide_conversion(claim: Claim, text: str) -> Decision | None:
 def _registry() -> Any:
     import pint
 
-    return pint.UnitRegistry(non_int_type=Fraction)
+    registry: Any = pint.UnitRegistry
+    return registry(non_int_type=Fraction)
 
 
 @lru_cache(maxsize=1024)

@@ -26,6 +26,7 @@ from stepward.verifiers.answers.expressions import (
     with_sign,
 )
 from stepward.verifiers.answers.numeric import Point, evaluate
+from stepward.verifiers.claims.calculus import Question
 from stepward.verifiers.claims.decisions import Decision, Truth
 from stepward.verifiers.claims.exact import MAX_WORK, last_place, parse, tame
 from stepward.verifiers.claims.operands import Operand
@@ -81,11 +82,44 @@ def decide_derivation(first: Statement, second: Statement, between: str) -> Deci
     return Decision(start, end, Truth.TRUE, evidence=f"{second.shown} follows from {first.shown}")
 
 
+def order_question(first: Statement, second: Statement, between: str) -> Question | None:
+    """What a worker is to prove: that an order of polynomials follows from the one before it."""
+    if first.relation not in ORDERS or second.relation not in ORDERS or first.doubt or second.doubt:
+        return None
+    if link_between(between) is not Link.DRAWN:
+        return None
+    try:
+        names = [symbols(parse(s.parts[0].text)) | symbols(parse(s.parts[1].text)) for s in (first, second)]
+    except Unreadable:
+        return None
+    if not names[1] or names[0] != names[1]:
+        return None
+    sides = [[s.parts[0].text, ORDERS[s.relation], s.parts[1].text] for s in (first, second)]
+    return Question("implies", (sides[0], sides[1]), second.start, second.end, "")
+
+
 def _sides(statement: Statement) -> tuple[Expression, Expression]:
     left, right = (parse(part.text, signs=True) for part in statement.parts)
     if any(isinstance(n, Symbol) and n.name in ("i", "e") for side in (left, right) for n in walk(side)):
         raise Unreadable("a letter that may be a constant")
     return left, right
+
+
+def states_value(statement: Statement) -> bool:
+    """Whether a statement is an equation that only states a value: ``x = 5``."""
+    try:
+        return statement.relation == "=" and _bare(*_sides(statement))
+    except Unreadable:
+        return False
+
+
+def has_several_roots(statement: Statement) -> bool:
+    """Whether a statement is an equation of degree two or more in one unknown."""
+    try:
+        given = equation_of(*_sides(statement)) if statement.relation == "=" else None
+    except Unreadable:
+        return False
+    return given is not None and given.degree > 1
 
 
 def _bare(left: Expression, right: Expression) -> bool:
@@ -214,7 +248,7 @@ def _orders(first: Statement, second: Statement) -> str | None:
     only_second = any(p is False and q is True for p, q in holds)
     if only_first and only_second:
         return "each holds where the other does not"
-    return None if only_first else ""
+    return None
 
 
 def _divides(node: Expression) -> bool:

@@ -59,12 +59,13 @@ class Sides:
 
 
 @lru_cache(maxsize=4096)
-def parse(text: str, *, signs: bool = False) -> Expression:
+def parse(text: str, *, signs: bool = False, functions: bool = False) -> Expression:
     """The expression that an operand's text is.
 
     Args:
         text: Of an operand.
         signs: Whether plus-minus may stand in it.
+        functions: Whether other functions than those that are decided here may.
 
     Raises:
         Unreadable: It does not parse, meets a bound, or holds a function that is not decided here.
@@ -79,12 +80,9 @@ def parse(text: str, *, signs: bool = False) -> Expression:
     if not cursor.at_end():
         raise Unreadable(f"{cursor.peek().text[:20]!r} behind an expression")
     for node in walk(tree):
-        if (
-            isinstance(node, Apply)
-            and node.function not in _KNOWN
-            and not (signs and node.function in ("pm", "mp"))
-        ):
-            raise Unreadable(f"the function {node.function[:20]!r}")
+        if isinstance(node, Apply) and node.function not in _KNOWN and not functions:
+            if not (signs and node.function in ("pm", "mp")):
+                raise Unreadable(f"the function {node.function[:20]!r}")
     return tree
 
 

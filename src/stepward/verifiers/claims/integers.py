@@ -167,7 +167,9 @@ def _sigma(match: re.Match[str]) -> Said:
             point.bound[name] = evaluate(parse(str(k)), Point(0))
             found = evaluate(tree, point)
             mantissa, exponent = found.man_exp
-            total += Fraction(mantissa if found >= 0 else -mantissa) * Fraction(2) ** max(-600, min(600, exponent))
+            total += Fraction(mantissa if found >= 0 else -mantissa) * Fraction(2) ** max(
+                -600, min(600, exponent)
+            )
     except (Unreadable, AttributeError):
         return None
     near = Fraction(round(total * 10**20), 10**20)
