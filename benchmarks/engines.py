@@ -115,7 +115,17 @@ def vllm_part(folder: Path, name: str, problems: int, max_tokens: int, rounds: i
         "HF_HUB_OFFLINE": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
         "STEPWARD_SITE": next(p for p in sys.path if p.endswith("site-packages")),
     }  # fmt: skip
-    options = ["--problems", problems, "--max-tokens", max_tokens, "--rounds", rounds]
+    trials = 200 if name == "embedded" else 24
+    options = [
+        "--problems",
+        problems,
+        "--max-tokens",
+        max_tokens,
+        "--rounds",
+        rounds,
+        "--seed-trials",
+        trials,
+    ]
     done = subprocess.run(
         [interpreter, "-m", "benchmarks.engines_vllm", str(folder), *map(str, options)],
         env=os.environ | settings, capture_output=True, text=True, check=False, cwd=ROOT,

@@ -26,11 +26,10 @@ from stepward.labeling.policies.vllm import load_vllm
 from stepward.prm.policy import SampleRequest
 
 BLOCK_SIZE = 32
-SEED_TRIALS = 256
 
 
 async def measure(
-    folder: Path, problems: int, max_tokens: int, in_flight: int, rounds: int
+    folder: Path, problems: int, max_tokens: int, in_flight: int, rounds: int, seed_trials: int
 ) -> dict[str, Any]:
     """Rounds of labelling, raw and raw without seeds, each from an empty prefix cache."""
     from vllm import SamplingParams
@@ -97,7 +96,7 @@ async def measure(
                 assert policy.usage.prompt_tokens - prompted == prefixes(recorder.events)
                 possible = possible_cached_tokens(recorder.events, BLOCK_SIZE)
                 hits.append((policy.usage.cached_tokens - cached) / possible if possible else 1.0)
-    equal = await same_at_any_batch(policy, engine, asked[:SEED_TRIALS], most)
+    equal = await same_at_any_batch(policy, engine, asked[:seed_trials], most)
     await policy.close()
     return {
         "vllm": policy.version,
@@ -143,13 +142,6 @@ if __name__ == "__main__":
     parser.add_argument("--max-tokens", type=int, default=100)
     parser.add_argument("--in-flight", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    print(
-        json.dumps(
-            asyncio.run(
-                measure(
-                    options.folder, options.problems, options.max_tokens, options.in_flight, options.rounds
-                )
-            )
-        )
-    )
+    parser.add_argument("--seed-trials", type=int, default=200)
+    options = vars(parser.parse_args())
+    print(json.dumps(asyncio.run(measure(**options))))
