@@ -7,11 +7,13 @@ import importlib.util
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, decoders, models
 
 from stepward.labeling.allocation.fixed_k import FixedK
 from stepward.labeling.estimators.registry import make_estimator
@@ -22,6 +24,7 @@ from stepward.labeling.policies.transformers import load_transformers
 from stepward.labeling.policies.vllm_server import completion_body, load_vllm_server
 from stepward.prm.policy import SampleRequest
 from stepward.prm.seeds import derive_seed
+from stepward.prm.tokenizer import tokenizer_from_json
 from stepward.prm.types import Allocation, Counts, FinishReason, Outcome, Prefix, Problem, Sampler
 from stepward.verifiers.answer import Grader
 
@@ -164,3 +167,32 @@ async def test_p074_a_bundled_generation_config_changes_no_token_and_every_field
         "frequency_penalty",
     )
     assert [sent[f] for f in fields] == [0.9, 1.0, 0, 0.0, 1.0, 0.0, 0.0]
+
+
+def test_p068_a_row_says_that_a_boundary_lies_inside_a_token() -> None:
+    # One token holds the end of the first line, the line break and the beginning of the second.
+    pieces = ["<unk>", ".\nT", *sorted(set("What is 2+?46\nTheansweris.\\boxed{}"))]
+    inner = Tokenizer(models.BPE(vocab={t: i for i, t in enumerate(pieces)}, merges=[], unk_token="<unk>"))
+    inner.decoder = decoders.Fuse()
+    tokenizer = tokenizer_from_json(inner.to_str())
+
+    class Merging:
+        hash, bos_id, eos_ids = tokenizer.hash, None, frozenset[int]()
+        decode, offsets = tokenizer.decode, tokenizer.offsets
+
+        def encode(self, text: str) -> tuple[int, ...]:
+            parts = text.split(".\nT")
+            ids = tokenizer.encode(parts[0])
+            for part in parts[1:]:
+                ids = (*ids, 1, *tokenizer.encode(part))
+            return ids
+
+    said = ["2+2 is 4.\nThe answer is 6.", "2+2 is 4\nThe answer is 6."]
+    policy = h.script(said, lambda so_far: "The answer is 6.")
+    policy = replace(policy, tokenizer=Merging())
+    plan = h.labelling(policy, allocation=FixedK(1))
+    inside, apart = h.run(policy, plan, Problem("p", "What is 2+2+2?", ("6",))).solutions
+    assert "boundary_in_token" in inside.marks
+    assert "boundary_in_token" not in apart.marks
+    assert inside.solution.steps[0].token_ids[-1] == 1, "the token stays whole, in the earlier step"
+    assert [s.text for s in inside.solution.steps] == ["2+2 is 4.", "The answer is 6."]

@@ -290,7 +290,8 @@ def _rows(
                     no_majority=plan.outcomes_from != "answers" and not reference.answers,
                     unfinished_as_wrong=plan.unfinished_as_wrong,
                 )
-                + (("degenerate",) if copies else ()),
+                + (("degenerate",) if copies else ())
+                + (("boundary_in_token",) if _straddles(plan, engines, work.solution) else ()),
             )
         )
     tokens = sum(len(r.token_ids) for _, r in rollouts)
@@ -307,6 +308,11 @@ def _independent(
     told = [replace(w, draws=[counted_once(d) for d in w.draws]) if copied_draws else w for w in works]
     told_samples = counted_once(samples) if copied_samples else list(samples)
     return told, told_samples, copied_samples or copied_draws
+
+
+def _straddles(plan: Labeling, engines: Engines, solution: Solution) -> bool:
+    tokenizer = (engines.completer if solution.ids_from == "encoded" else engines.policy).tokenizer
+    return bool(plan.step_format.straddling_tokens(solution.token_ids, tokenizer))
 
 
 def _with_hints(labels: Sequence[StepLabel], scores: Sequence[float]) -> tuple[StepLabel, ...]:
