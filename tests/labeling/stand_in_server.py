@@ -158,6 +158,8 @@ class StandIn:
         if method == "GET" and path == "/v1/models":
             card = {"id": self.model, "root": "", "max_model_len": self.context_length}
             return self._answer(writer, 200, {"object": "list", "data": [card]})
+        if method == "GET" and path == "/health":
+            return self._answer(writer, 200, {})
         if method == "GET" and path == "/version":
             return self._answer(writer, 200, {"version": "0.0-stand-in"})
         if method == "POST" and path == "/v1/completions":
