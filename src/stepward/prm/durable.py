@@ -6,6 +6,7 @@ can be done again, the folder is flushed too.
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from stepward.prm.errors import StoreError
@@ -24,20 +25,41 @@ def write_durably(path: Path, data: bytes | memoryview, *, sync_rename: bool = T
     Raises:
         StoreError: The disk is full or not writable; what was written beside the place is removed.
     """
-    temp = path.with_name(TEMP_PREFIX + path.name)
-    try:
+
+    def write(temp: Path) -> None:
         with open(temp, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+
+    place_durably(path, write, sync_rename=sync_rename)
+
+
+def place_durably(path: Path, write: Callable[[Path], object], *, sync_rename: bool = True) -> None:
+    """Let ``write`` write a file beside its place, and put it there whole.
+
+    Args:
+        path: Its place.
+        write: Writes the whole file to the path it is given.
+        sync_rename: Flush the folder, so that a power cut cannot undo the rename.
+
+    Raises:
+        StoreError: The disk is full or not writable; what was written beside the place is removed.
+    """
+    temp = path.with_name(TEMP_PREFIX + path.name)
+    try:
+        write(temp)
+        handle = os.open(temp, os.O_RDWR)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
         os.replace(temp, path)
         if sync_rename:
             sync_folder(path.parent)
     except OSError as fault:
         _remove_quietly(temp)
         raise StoreError(
-            f"writing {path} ({len(data)} bytes) failed: {fault.strerror or fault}. What was finished before is "
-            "whole; free space or mend the disk, then run again with --resume"
+            f"writing {path} failed: {fault.strerror or fault}. What was finished before is whole; free space or "
+            "mend the disk, then run again with --resume"
         ) from fault
 
 

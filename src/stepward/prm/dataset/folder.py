@@ -62,13 +62,15 @@ def open_path(table: TableName, run: str, index: int) -> str:
     return f"{_OPEN}/{run}-{index:05d}-{table}.arrow"
 
 
-def encode(table: pa.Table, file_format: str = "parquet") -> memoryview:
-    """The bytes of a table: the same for the same rows, whatever chunks it came in.
+def write_table(sink: "str | pa.NativeFile", table: pa.Table, file_format: str) -> None:
+    """Write a table to a path or sink: the same bytes for the same rows, whatever chunks it came in.
 
     Parquet has fixed settings: zstd level 1, dictionaries, one row group for each 64 Ki rows, no time stamps.
     The bytes may differ between versions of pyarrow, which writes its version into each file.
+
+    Raises:
+        StoreError: No such file format.
     """
-    sink = pa.BufferOutputStream()
     table = table.combine_chunks()
     if file_format == "parquet":
         with pq.ParquetWriter(
@@ -83,6 +85,12 @@ def encode(table: pa.Table, file_format: str = "parquet") -> memoryview:
             writer.write_table(table)
     else:
         raise StoreError(f"file format {file_format!r} is not known; choose parquet or arrow")
+
+
+def encode(table: pa.Table, file_format: str = "parquet") -> memoryview:
+    """The bytes that ``write_table`` writes."""
+    sink = pa.BufferOutputStream()
+    write_table(sink, table, file_format)
     return memoryview(sink.getvalue())
 
 

@@ -27,7 +27,6 @@ from stepward.prm.dataset.folder import (
     PARTIAL,
     TableName,
     admit,
-    encode,
     metrics_path,
     read_receipts,
     read_table,
@@ -36,6 +35,7 @@ from stepward.prm.dataset.folder import (
     shard_path,
     stored_manifest,
     write_metrics_table,
+    write_table,
 )
 from stepward.prm.dataset.integrity import verify
 from stepward.prm.dataset.manifest import (
@@ -57,7 +57,7 @@ from stepward.prm.dataset.schema import (
     solutions_table,
 )
 from stepward.prm.dataset.totals import totals_of
-from stepward.prm.durable import write_durably
+from stepward.prm.durable import place_durably, write_durably
 from stepward.prm.errors import StoreError
 from stepward.prm.locks import LOCKS
 from stepward.prm.types import LabeledSolution, Rollout
@@ -211,10 +211,14 @@ class ShardStore:
 
     def _write(self, table: TableName, index: int, rows: pa.Table) -> FileReceipt:
         path = shard_path(table, index, self.manifest.file_format)
-        data = encode(rows, self.manifest.file_format)
+        place = self.folder / path
         # A rename that a power cut undoes leaves a receipt without its file: the shard is written again.
-        write_durably(self.folder / path, data, sync_rename=False)
-        return FileReceipt(path, hashlib.sha256(data).hexdigest(), len(data), len(rows))
+        place_durably(
+            place, lambda temp: write_table(str(temp), rows, self.manifest.file_format), sync_rename=False
+        )
+        with place.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return FileReceipt(path, digest, place.stat().st_size, len(rows))
 
     def seal(self, *, contamination: Mapping[str, Any] | None = None) -> Manifest:
         """Write manifest.json, with totals and fingerprint: the dataset is finished.
