@@ -1,17 +1,11 @@
 """Is a dataset on disk what was written? Finds a cut, swapped, edited, missing or added shard."""
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false, reportMissingTypeStubs=false
-# pyarrow has no type stubs.
 
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
-from stepward.prm.dataset.columns import ROLLOUTS_SCHEMA, SOLUTIONS_SCHEMA
 from stepward.prm.dataset.folder import TABLES, read_receipts, stored_manifest
-from stepward.prm.dataset.manifest import FileReceipt, Receipt, Totals, fingerprint_of
+from stepward.prm.dataset.manifest import FileReceipt, Totals, fingerprint_of
 from stepward.prm.errors import StoreError
 
 
@@ -60,7 +54,8 @@ def verify(folder: str | Path) -> Verification:
         if sum((s.totals for s in shards), Totals()) != manifest.totals:
             faults.append("manifest.json: the totals are not the sum of its shards; it was edited")
     for shard in shards:
-        faults += _shard_faults(path, shard)
+        # Bytes that were written hold the rows that were written: nothing but the checksum need be looked at.
+        faults += [fault for file in shard.files if (fault := file_fault(path / file.path, file)) is not None]
         if sealed and receipts.get(shard.index) not in (None, shard):
             faults.append(f"receipt of shard {shard.index}: it is not what manifest.json states")
     known = {f.path for s in shards for f in s.files}
@@ -71,20 +66,6 @@ def verify(folder: str | Path) -> Verification:
         faults += [f"{p.relative_to(path).as_posix()}: no shard of this dataset; it was added" for p in stray]
     num_bytes = sum(f.num_bytes for s in shards for f in s.files)
     return Verification(sealed, len(shards), num_bytes, tuple(faults))
-
-
-def _shard_faults(folder: Path, shard: Receipt) -> list[str]:
-    faults = [fault for file in shard.files if (fault := file_fault(folder / file.path, file)) is not None]
-    if not faults:
-        for file, schema in zip(shard.files, (SOLUTIONS_SCHEMA, ROLLOUTS_SCHEMA), strict=True):
-            if file.path.endswith(".parquet"):
-                meta = pq.read_metadata(folder / file.path)
-                if meta.num_rows != file.num_rows:
-                    faults.append(f"{file.path}: holds {meta.num_rows} rows, {file.num_rows} were written")
-                missing = set(schema.names) - set(meta.schema.to_arrow_schema().names)
-                if missing:
-                    faults.append(f"{file.path}: lacks the columns {sorted(missing)}")
-    return faults
 
 
 def file_fault(path: Path, stated: FileReceipt) -> str | None:
