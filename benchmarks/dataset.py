@@ -1,36 +1,38 @@
-"""Writing, reading, relabelling and verifying a dataset: rows a second and memory.
+"""Writing, reading, relabelling and verifying a dataset: rows a second, memory, CPU seconds.
 
-Usage::
+Usage: ``make bench-dataset`` or ``python -m benchmarks.dataset [--steps 2000000] [--folder FOLDER]``.
 
-    python benchmarks/dataset.py [--steps 2000000] [--folder FOLDER] [--repeats 5]
-
-Four figures, each measured in this process or in a child of its own (memory):
-
-* write: rows a second of ``ShardStore.write_tables`` (checks, checksum, fsync, rename, receipt) against a bare
-  ``pyarrow.parquet.ParquetWriter`` with the same settings on the same tables, alternating, median of repeats; once
-  by CPU seconds and once by the clock. Writing from records is given apart: it is what a labelling run does.
-* memory: a child writes ``--steps`` steps shard by shard, a second child reads them all back as records; the peak
-  resident size of each.
-* relabel: CPU seconds for a million steps, for every rule.
-* verify: bytes a second against hashing the same files alone.
+* Write: ``ShardStore.write_tables`` (contract checks, totals, checksum, receipt, fsync, rename, manifest) against
+  ``pyarrow.parquet.ParquetWriter`` with the same settings on the same tables, one file a table, alternating, median of
+  repeats. By CPU seconds against the bare writer, which flushes nothing to the disk; by the clock against the same
+  writer with fsync and rename, since waiting for the disk is the price of durability and not of the store. Writing
+  from records is given apart: it is what a labelling run does.
+* Memory: a child writes ``--steps`` steps shard by shard from records, a second child reads them all back as records;
+  the peak resident size of each whole process.
+* Relabel: CPU seconds of all threads for a million steps by every rule on columns, ten tables of 100,000. The
+  change-point posterior, which is computed problem by problem, from 8,000 steps.
+* Verify: bytes a second against reading and hashing the same files with the same hash, both from the page cache,
+  alternating, median of repeats.
 """
 
 import argparse
 import hashlib
 import json
+import os
 import random
-import resource
+import re
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from benchmarks.report import Row, write
 from stepward.labeling.label_rules import RULES
 from stepward.labeling.relabel import Relabeling, relabel_table
 from stepward.prm.dataset.schema import SOLUTIONS_SCHEMA, solutions_table
@@ -85,74 +87,74 @@ def solution(number: int) -> LabeledSolution:
     )  # fmt: skip
 
 
-def tables(num_steps: int) -> Iterator[list[LabeledSolution]]:
+def shards(num_steps: int) -> Iterator[list[LabeledSolution]]:
     """Shards of records. They repeat after 4, so that neither making nor keeping them dominates."""
-    shards = max(1, num_steps // STEPS_PER_SOLUTION // SOLUTIONS_PER_SHARD)
+    number = max(1, num_steps // STEPS_PER_SOLUTION // SOLUTIONS_PER_SHARD)
     kept: list[list[LabeledSolution]] = []
-    for shard in range(shards):
+    for shard in range(number):
         if shard < 4:
             first = shard * SOLUTIONS_PER_SHARD
             kept.append([solution(first + i) for i in range(SOLUTIONS_PER_SHARD)])
         yield kept[shard % 4]
 
 
-def write_figures(folder: Path, repeats: int) -> dict[str, float]:
-    """Store against bare writer, by CPU seconds and by the clock; medians over alternating repeats."""
-    records = list(tables(8 * SOLUTIONS_PER_SHARD * STEPS_PER_SOLUTION))
+def write_rows(folder: Path, repeats: int) -> list[Row]:
+    """Store against bare writer."""
+    records = list(shards(8 * SOLUTIONS_PER_SHARD * STEPS_PER_SOLUTION))
     made = [solutions_table(r) for r in records]
-    rows = sum(len(t) for t in made)
-    cpu: dict[str, list[float]] = {"bare": [], "store": [], "records": []}
-    clock: dict[str, list[float]] = {"bare": [], "store": [], "records": []}
+    num_rows = sum(len(t) for t in made)
+    cpu: dict[str, list[float]] = {}
+    clock: dict[str, list[float]] = {}
 
-    def timed(name: str, work: object) -> None:
-        began, began_cpu = time.perf_counter(), time.process_time()
-        work()  # type: ignore[operator]
-        clock[name].append(time.perf_counter() - began)
-        cpu[name].append(time.process_time() - began_cpu)
+    def bare(place: Path, *, durable: bool) -> None:
+        place.mkdir()
+        for i, table in enumerate(made):
+            path = place / f"{i}.parquet"
+            beside = place / f".writing-{i}" if durable else path
+            with pq.ParquetWriter(
+                beside, SOLUTIONS_SCHEMA, version="2.6", compression="zstd", compression_level=1
+            ) as writer:
+                writer.write_table(table, row_group_size=1 << 16)
+            if durable:
+                with beside.open("rb+") as file:
+                    os.fsync(file.fileno())
+                beside.rename(path)
 
+    def store(place: Path, write: Callable[[ShardStore, int], object]) -> None:
+        with ShardStore.create_or_resume(place, MANIFEST) as target:
+            for i in range(len(made)):
+                write(target, i)
+            target.seal()
+
+    ways: dict[str, Callable[[Path], None]] = {
+        "bare": lambda place: bare(place, durable=False),
+        "durable": lambda place: bare(place, durable=True),
+        "store": lambda place: store(place, lambda target, i: target.write_tables(i, made[i])),
+        "records": lambda place: store(place, lambda target, i: target.write_shard(i, records[i])),
+    }
     for repeat in range(repeats):
-        bare, store = folder / f"bare-{repeat}", folder / f"store-{repeat}"
-        bare.mkdir()
-
-        def write_bare(bare: Path = bare) -> None:
-            for i, table in enumerate(made):
-                path = bare / f"{i}.parquet"
-                with pq.ParquetWriter(
-                    path, SOLUTIONS_SCHEMA, version="2.6", compression="zstd", compression_level=1
-                ) as writer:
-                    writer.write_table(table, row_group_size=1 << 16)
-
-        def write_store(store: Path = store) -> None:
-            with ShardStore.create_or_resume(store, MANIFEST) as target:
-                for i, table in enumerate(made):
-                    target.write_tables(i, table)
-                target.seal()
-
-        def write_records(store: Path = store) -> None:
-            with ShardStore.create_or_resume(store, MANIFEST, overwrite=True) as target:
-                for i, part in enumerate(records):
-                    target.write_shard(i, part)
-                target.seal()
-
-        timed("bare", write_bare)
-        timed("store", write_store)
-        timed("records", write_records)
-        shutil.rmtree(bare)
-        shutil.rmtree(store)
-    figures: dict[str, float] = {}
-    for name in ("bare", "store", "records"):
-        figures[f"write.{name}.rows_per_cpu_s"] = rows / statistics.median(cpu[name])
-        figures[f"write.{name}.rows_per_s"] = rows / statistics.median(clock[name])
-    figures["write.store_over_bare.cpu"] = statistics.median(cpu["bare"]) / statistics.median(cpu["store"])
-    figures["write.store_over_bare.clock"] = statistics.median(clock["bare"]) / statistics.median(
-        clock["store"]
-    )
-    return figures
+        for name, way in ways.items():
+            place = folder / f"{name}-{repeat}"
+            began, began_cpu = time.perf_counter(), time.process_time()
+            way(place)
+            clock.setdefault(name, []).append(time.perf_counter() - began)
+            cpu.setdefault(name, []).append(time.process_time() - began_cpu)
+            shutil.rmtree(place)
+    by_cpu = {name: num_rows / statistics.median(seconds) for name, seconds in cpu.items()}
+    by_clock = {name: num_rows / statistics.median(seconds) for name, seconds in clock.items()}
+    return [
+        Row("write: rows a CPU second, against ParquetWriter", by_cpu["store"], by_cpu["bare"], 0.8, of_ratio=True),
+        Row("write: rows a second, against ParquetWriter with fsync and rename", by_clock["store"],
+            by_clock["durable"], 0.8, of_ratio=True),
+        Row("write: rows a second, against ParquetWriter without", by_clock["store"], by_clock["bare"]),
+        Row("write from records: rows a CPU second", by_cpu["records"], by_cpu["bare"]),
+    ]  # fmt: skip
 
 
 def peak_mib() -> float:
-    """Peak resident size of this process in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Peak resident size of this process in MiB; ``ru_maxrss`` would begin with that of the process that started it."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
 
 
 def child(folder: Path, what: str, num_steps: int) -> None:
@@ -161,7 +163,7 @@ def child(folder: Path, what: str, num_steps: int) -> None:
     steps = 0
     if what == "write":
         with ShardStore.create_or_resume(folder, MANIFEST) as store:
-            for i, records in enumerate(tables(num_steps)):
+            for i, records in enumerate(shards(num_steps)):
                 store.write_shard(i, records)
                 steps += sum(len(r.labels) for r in records)
             store.seal()
@@ -170,68 +172,74 @@ def child(folder: Path, what: str, num_steps: int) -> None:
     print(json.dumps({"steps": steps, "peak_mib": peak_mib(), "cpu_s": time.process_time() - began}))
 
 
-def memory_figures(folder: Path, num_steps: int) -> dict[str, float]:
+def memory_rows(folder: Path, num_steps: int) -> list[Row]:
     """Peak memory of writing and of reading ``num_steps`` steps."""
-    figures: dict[str, float] = {}
+    rows: list[Row] = []
     for what in ("write", "read"):
-        command = [
-            sys.executable,
-            __file__,
-            "--child",
-            what,
-            "--folder",
-            str(folder),
-            "--steps",
-            str(num_steps),
-        ]
-        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        for name, value in found.items():
-            figures[f"memory.{what}.{name}"] = value
-    return figures
+        words = ["--child", what, "--folder", str(folder), "--steps", str(num_steps)]
+        ran = subprocess.run(
+            [sys.executable, "-m", "benchmarks.dataset", *words], check=True, capture_output=True, text=True
+        )
+        found = json.loads(ran.stdout)
+        assert found["steps"] >= num_steps, found
+        rows += [
+            Row(f"memory: peak MiB to {what} {found['steps']:,} steps", found["peak_mib"], goal=1500,
+                lower_is_better=True),
+            Row(f"{what} {found['steps']:,} steps as records: CPU s", found["cpu_s"]),
+        ]  # fmt: skip
+    return rows
 
 
-def relabel_figures() -> dict[str, float]:
-    """CPU seconds of every rule for a million steps, ten tables of 100,000."""
+def relabel_rows() -> list[Row]:
+    """CPU seconds a million steps."""
     table = solutions_table([solution(i) for i in range(12_500)])
-    figures: dict[str, float] = {}
+    rows: list[Row] = []
     for rule in RULES:
         began = time.process_time()
-        steps = 0
         for _ in range(10):
-            again, _ = relabel_table(table, Relabeling(rule))
-            steps += 12_500 * STEPS_PER_SOLUTION
+            again, report = relabel_table(table, Relabeling(rule))
+        seconds = time.process_time() - began
         assert len(again) == 12_500
-        figures[f"relabel.{rule}.cpu_s_per_million_steps"] = (time.process_time() - began) * 1e6 / steps
-    return figures
+        assert not report.refused
+        rows.append(Row(f"relabel {rule}: CPU s for 1,000,000 steps", seconds, goal=10, lower_is_better=True))
+    few = table.slice(0, 1000)
+    relabel_table(few.slice(0, 8), Relabeling("changepoint"))  # compiles
+    began = time.process_time()
+    relabel_table(few, Relabeling("changepoint"))
+    seconds = (time.process_time() - began) * 1e6 / (1000 * STEPS_PER_SOLUTION)
+    return [*rows, Row("relabel changepoint: CPU s a million steps", seconds)]
 
 
-def verify_figures(folder: Path) -> dict[str, float]:
-    """Verify against hashing the same files alone, both with the files in the page cache."""
+def verify_rows(folder: Path, repeats: int) -> list[Row]:
+    """Verify against hashing alone."""
     files = [p for table in ("solutions", "rollouts") for p in sorted((folder / table).iterdir())]
-    began = time.perf_counter()
-    for path in files:
-        with path.open("rb") as file:
-            hashlib.file_digest(file, "sha256")
-    hashing = time.perf_counter() - began
-    began = time.perf_counter()
-    found = verify(folder)
-    verifying = time.perf_counter() - began
-    assert found.ok, found.faults
-    return {
-        "verify.gib": found.num_bytes / 2**30,
-        "verify.mib_per_s": found.num_bytes / 2**20 / verifying,
-        "verify.over_hashing_alone": hashing / verifying,
-    }
+    hashing: list[float] = []
+    verifying: list[float] = []
+    num_bytes = 0
+    for _ in range(repeats):
+        began = time.process_time()
+        for path in files:
+            with path.open("rb") as file:
+                hashlib.file_digest(file, "sha256")
+        hashing.append(time.process_time() - began)
+        began = time.process_time()
+        found = verify(folder)
+        verifying.append(time.process_time() - began)
+        assert found.ok, found.faults
+        num_bytes = found.num_bytes
+    ours, peer = (num_bytes / 2**20 / statistics.median(s) for s in (verifying, hashing))
+    name = f"verify {num_bytes / 2**30:.2f} GiB: MiB a CPU second, against reading and hashing alone"
+    return [Row(name, ours, peer, 0.9, of_ratio=True)]
 
 
 def main() -> None:
-    """Print all figures as JSON."""
+    """Run all and report."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--steps", type=int, default=2_000_000)
     parser.add_argument("--folder", type=Path, default=None)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--child", choices=["write", "read"], default=None)
     arguments = parser.parse_args()
     if arguments.child:
@@ -239,11 +247,11 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name)
-        figures = write_figures(folder, arguments.repeats)
-        figures |= memory_figures(folder / "large", arguments.steps)
-        figures |= verify_figures(folder / "large")
-        figures |= relabel_figures()
-    print(json.dumps({k: round(v, 3) for k, v in figures.items()}, indent=1))
+        rows = write_rows(folder, arguments.repeats)
+        rows += memory_rows(folder / "large", arguments.steps)
+        rows += verify_rows(folder / "large", 3)
+        rows += relabel_rows()
+    write("dataset", rows)
 
 
 if __name__ == "__main__":
