@@ -32,10 +32,12 @@ def log_folder(level: str) -> Path:
     return (Path(cache) if cache else Path.home() / ".cache" / "stepward") / f"replay_{level}"
 
 
-def log_config(folder: Path, level: str, problems: int, solutions: int, batch_size: int) -> LabelConfig:
+def log_config(
+    folder: Path, level: str, problems: int, solutions: int, batch_size: int, problem_seed: int = PROBLEM_SEED
+) -> LabelConfig:
     """The labelling run that is the log. ``genprm_relative`` is a labeler that wants prefix 0 drawn too."""
     return LabelConfig(
-        problems=f"generator:{problems}?split=held_out&level={level}&seed={PROBLEM_SEED}",
+        problems=f"generator:{problems}?split=held_out&level={level}&seed={problem_seed}",
         out=folder,
         policy=f"transformers:{embedded_folder()}",
         sampler=SamplerConfig(max_tokens=MAX_TOKENS),
@@ -59,11 +61,15 @@ def main() -> None:
     parser.add_argument("--level", default="default")
     parser.add_argument("--problems", type=int, default=500)
     parser.add_argument("--solutions", type=int, default=8)
+    parser.add_argument(
+        "--problem-seed", type=int, default=PROBLEM_SEED, help="another one: a part of its own"
+    )
     parser.add_argument("--batch-size", type=int, default=BATCH_SIZE)
     args = parser.parse_args()
-    folder = args.folder or log_folder(args.level)
+    part = "" if args.problem_seed == PROBLEM_SEED else f"-{args.problem_seed}"
+    folder = args.folder or log_folder(args.level).with_name(f"replay_{args.level}{part}")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    config = log_config(folder, args.level, args.problems, args.solutions, args.batch_size)
+    config = log_config(folder, args.level, args.problems, args.solutions, args.batch_size, args.problem_seed)
 
     def watch(progress: Progress) -> None:
         if progress.problems % 20 == 0:

@@ -76,11 +76,30 @@ def test_compiled_and_plain_allocation_choose_the_same_rollouts(pool, on_policy)
         solutions.append(
             SolutionEvidence(steps, (30,) * steps, outcome, (*draws, ()), verdicts, on_policy=on_policy)
         )
-    plain, compiled = InformationGain(pool=pool), InformationGain(pool=pool, compiled=True)
+    plain, compiled = (InformationGain(pool=pool, compiled=c) for c in (False, True))
     grid = make_grid(on_policy=on_policy)
     for a, b in zip(plain._gains(solutions, grid), compiled._gains(solutions, grid), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-9)
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
     assert plain.next_draws(solutions) == compiled.next_draws(solutions)
+
+
+def test_compiled_gains_stay_exact_at_hundreds_of_rollouts_and_when_the_curves_are_dropped(monkeypatch):
+    from stepward.labeling.allocation.information_gain import InformationGain
+    from stepward.labeling.changepoint import fast
+
+    monkeypatch.setattr(fast, "_MOST_ROWS", 40)
+    fast._shapes.cache_clear()
+    grid, rng = make_grid(), np.random.default_rng(4)
+    plain, compiled = InformationGain(compiled=False), InformationGain(compiled=True)
+    for steps in (30, 12, 30, 200):
+        draws = tuple(
+            tuple(Outcome.RIGHT if y else Outcome.WRONG for y in rng.integers(0, 2, 150 if t % 5 == 1 else 0))
+            for t in range(steps + 1)
+        )
+        solutions = [SolutionEvidence(steps, (30,) * steps, Outcome.WRONG, draws)] * 2
+        for a, b in zip(plain._gains(solutions, grid), compiled._gains(solutions, grid), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+    fast._shapes.cache_clear()
 
 
 def test_a_thousand_solutions_on_one_core_stay_ahead_of_the_peers():

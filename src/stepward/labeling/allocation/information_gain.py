@@ -7,6 +7,10 @@ gets the best of its prefixes once a round while that is worth ``price``; soluti
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+
+import numpy as np
 
 from stepward.labeling.changepoint.grid import Array, Grid, make_grid
 from stepward.labeling.changepoint.problem import posteriors
@@ -17,6 +21,10 @@ NATS_PER_SOLUTION_LENGTH = 0.025
 """The default price, scale-free: a rollout as long as a solution has to tell this much."""
 _CLOSE = 1e-9
 """Scores this close (relative) are equal and the earlier prefix wins: no rounding of sums decides between two."""
+
+ROUNDS_BEFORE_COMPILING = 500
+"""A round in numpy costs some milliseconds, compiling some seconds (once a machine: the result is kept on disk)."""
+_rounds = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +37,9 @@ class InformationGain:
         overhead_tokens: What a rollout costs beside its own tokens (prefill, queueing), in tokens.
         truncated_as_wrong: Read draws without an answer as wrong; False leaves them out of the likelihood.
         max_rollouts: Most rollouts a solution gets; None = max(200, 20 T).
-        compiled: Use the compiled recursions: some seconds to start, many times faster after that. Needs numba;
-            the choices are the same.
+        compiled: Use the compiled recursions: some seconds to start, fifteen times faster after that; the choices
+            are the same. None: where numba is installed, once a process has had some hundred rounds, so that a
+            short run never waits for the compiler. True needs numba.
     """
 
     constants: LabelingConstants = field(default_factory=LabelingConstants)
@@ -38,7 +47,7 @@ class InformationGain:
     overhead_tokens: float = 0.0
     truncated_as_wrong: bool = False
     max_rollouts: int | None = None
-    compiled: bool = False
+    compiled: bool | None = None
 
     def __post_init__(self) -> None:
         if self.constants.price <= 0:
@@ -61,16 +70,19 @@ class InformationGain:
         if all(s.num_steps < 2 for s in solutions):
             return []
         grid = make_grid(self.constants.axis_weights, on_policy=all(s.on_policy for s in solutions))
-        gains = self._gains(solutions, grid)
-        draws: list[Draw] = []
-        for number, (evidence, gain) in enumerate(zip(solutions, gains, strict=True)):
-            prefix = self._choose(evidence, gain)
-            if prefix is not None:
-                draws.append(Draw(number, prefix))
-        return draws
+        scores = self._scores(solutions, self._gains(solutions, grid))
+        top = scores.max(axis=1)
+        best = (scores >= top[:, None] * (1 - _CLOSE)).argmax(axis=1)
+        return [
+            Draw(number, prefix)
+            for number, (prefix, score, evidence) in enumerate(
+                zip(best.tolist(), top.tolist(), solutions, strict=True)
+            )
+            if score >= self.constants.price * (1 - _CLOSE) and self._has_room(evidence)
+        ]
 
     def _gains(self, solutions: Sequence[SolutionEvidence], grid: Grid) -> list[Array]:
-        if self.compiled:
+        if self.compiled or (self.compiled is None and _worth_compiling()):
             from stepward.labeling.changepoint.fast import information_gains
 
             return information_gains(
@@ -91,21 +103,35 @@ class InformationGain:
         )
         return [posterior.gain for posterior in known]
 
-    def _choose(self, evidence: SolutionEvidence, gain: Array) -> int | None:
-        steps = evidence.num_steps
-        limit = max(200, 20 * steps) if self.max_rollouts is None else self.max_rollouts
-        if sum(map(len, evidence.draws)) >= limit:
-            return None
-        left = sum(evidence.step_tokens)
-        best, best_score = None, self.constants.price
-        for prefix, nats in enumerate(gain[1:steps].tolist(), start=1):
-            left -= evidence.step_tokens[prefix - 1]
-            score = nats / max(left + self.overhead_tokens, 1.0)
-            if score < best_score * (1 - _CLOSE):
-                continue
-            if best is None or score > best_score * (1 + _CLOSE):
-                best, best_score = prefix, max(score, best_score)
-        return best
+    def _scores(self, solutions: Sequence[SolutionEvidence], gains: Sequence[Array]) -> Array:
+        """Nats a token of a rollout at each prefix, [solutions, prefixes]; -1 where none is drawn (0, T, beyond)."""
+        longest = max(s.num_steps for s in solutions)
+        nats = np.full((len(solutions), longest + 1), -1.0)
+        tokens = np.ones_like(nats)
+        for row, (evidence, gain) in enumerate(zip(solutions, gains, strict=True)):
+            steps = evidence.num_steps
+            nats[row, 1:steps] = gain[1:steps]
+            tokens[row, :steps] = evidence.step_tokens
+        np.cumsum(tokens[:, ::-1], axis=1, out=tokens[:, ::-1])
+        # What stands to the right of a solution's own steps are ones: longest + 1 - T of them.
+        rest = tokens - (longest + 1 - np.array([[s.num_steps] for s in solutions]))
+        return nats / np.maximum(rest + self.overhead_tokens, 1.0)
+
+    def _has_room(self, evidence: SolutionEvidence) -> bool:
+        limit = max(200, 20 * evidence.num_steps) if self.max_rollouts is None else self.max_rollouts
+        return sum(map(len, evidence.draws)) < limit
+
+
+def _worth_compiling() -> bool:
+    """Whether numba is there and this process has had enough rounds for the wait to pay; counts this one."""
+    global _rounds
+    _rounds += 1
+    return _rounds > ROUNDS_BEFORE_COMPILING and _has_numba()
+
+
+@cache
+def _has_numba() -> bool:
+    return find_spec("numba") is not None
 
 
 def scale_free_price(mean_solution_tokens: float) -> float:

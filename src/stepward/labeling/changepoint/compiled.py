@@ -1,8 +1,9 @@
 """The same recursions as ``chain``, compiled with numba: for many solutions at once, where milliseconds add up.
 
-Optional (the package does not depend on numba) and opt-in, since the first use compiles for some seconds. The
-posterior equals ``chain``'s to rounding, and ``InformationGain`` compares rounded scores, so that both choose the
-same rollouts; tests hold them so. The benchmark's simulator is built on these functions too.
+Optional (the package does not depend on numba), and used by ``InformationGain`` where numba is installed and a run
+is long enough for the compiler's seconds to pay. The posterior equals ``chain``'s to rounding, and
+``InformationGain`` compares rounded scores, so that both choose the same rollouts; tests hold them so. The
+benchmark's simulator is built on these functions too.
 """
 
 # pyright: basic, reportPrivateUsage=false
@@ -15,20 +16,41 @@ _FAST = {"fastmath": True, "cache": True, "error_model": "numpy"}
 
 
 @nb.njit(**_FAST)
+def normalise(like):
+    """Divide the likelihood [2, P] of a prefix by its mean: a factor common to all of it has no meaning."""
+    size = like.shape[1]
+    total = 0.0
+    for p in range(size):  # a sum and not the largest: that loop would not be vectorised
+        total += like[0, p] + like[1, p]
+    inverse = 2.0 * size / total
+    for p in range(size):
+        like[0, p] *= inverse
+        like[1, p] *= inverse
+
+
+@nb.njit(**_FAST)
+def multiply_in(like, curve, kappa, k, n, right):
+    """Multiply one rollout into the likelihood [2, P] of a prefix with k of n right so far; see ``normalise``."""
+    before = float(n)
+    if right:
+        seen = float(k)
+        for p in range(kappa.shape[0]):
+            weight = 1.0 / (kappa[p] + before)
+            like[0, p] *= (kappa[p] * curve[0, p] + seen) * weight
+            like[1, p] *= (kappa[p] * curve[1, p] + seen) * weight
+    else:
+        seen = float(n - k)
+        for p in range(kappa.shape[0]):
+            weight = 1.0 / (kappa[p] + before)
+            like[0, p] *= (kappa[p] * (1.0 - curve[0, p]) + seen) * weight
+            like[1, p] *= (kappa[p] * (1.0 - curve[1, p]) + seen) * weight
+
+
+@nb.njit(**_FAST)
 def observe(like, curve, kappa, k, n, right):
     """Multiply one rollout into the likelihood [2, P] of a prefix with k of n right so far."""
-    size = kappa.shape[0]
-    top = 0.0
-    for s in range(2):
-        for p in range(size):
-            v = (kappa[p] * curve[s, p] + k) / (kappa[p] + n)
-            x = like[s, p] * (v if right else 1.0 - v)
-            like[s, p] = x
-            top = max(top, x)
-    inverse = 1.0 / top
-    for s in range(2):
-        for p in range(size):
-            like[s, p] *= inverse
+    multiply_in(like, curve, kappa, k, n, right)
+    normalise(like)
 
 
 @nb.njit(**_FAST)
@@ -53,7 +75,7 @@ def backward(steps, like, seen, back, h, rho, ratio):
         if t % 8 == 0:
             top = 0.0
             for p in range(size):
-                top = max(top, max(out[0, p], out[1, p]))
+                top += out[0, p] + out[1, p]
             inverse = 1.0 / top
             for p in range(size):
                 out[0, p] *= inverse
@@ -110,7 +132,7 @@ def forward_sums(steps, like, seen, back, curve, h, rho, kappa, ratio, k, n, pri
         if t % 8 == 7:
             top = 0.0
             for p in range(size):
-                top = max(top, max(good[p], bad[p]))
+                top += good[p] + bad[p]
             inverse = 1.0 / top
             for p in range(size):
                 good[p] *= inverse
@@ -142,15 +164,16 @@ def pooled_prior(i, messages, steps, below, part, base, blur, num_s0, out):
     for j in range(messages.shape[0]):
         if j == i:
             continue
-        top = 0.0
+        total = 0.0
         for s in range(num_s0):
             low, f = below[steps[i], steps[j], s], part[steps[i], steps[j], s]
+            here, after = low * inner, (low + 1) * inner
             for q in range(inner):
-                x = messages[j, low * inner + q] * (1 - f) + messages[j, (low + 1) * inner + q] * f
+                x = messages[j, here + q] * (1 - f) + messages[j, after + q] * f
                 x *= out[s * inner + q]
                 out[s * inner + q] = x
-                top = max(top, x)
-        inverse = 1.0 / top
+                total += x
+        inverse = 1.0 / total
         for p in range(size):
             out[p] *= inverse
     for q in range(inner):
@@ -189,11 +212,16 @@ def messages(steps, right, trials, outcome, factors, use_factors, curve, h, rho,
         if not seen[t]:
             continue
         like[t] = 1.0
-        if use_factors and t:
-            like[t, 0] = factors[t - 1, 0]
-            like[t, 1] = factors[t - 1, 2]
         for j in range(trials[t]):
-            observe(like[t], curve[t], kappa, min(j, right[t]), j, j < right[t])
+            multiply_in(like[t], curve[t], kappa, min(j, right[t]), j, j < right[t])
+            if j % 32 == 31:  # long before a double underflows
+                normalise(like[t])
+        if trials[t]:
+            normalise(like[t])
+        if use_factors and t:
+            for p in range(size):
+                like[t, 0, p] *= factors[t - 1, 0]
+                like[t, 1, p] *= factors[t - 1, 2]
     if use_factors:
         for t in range(steps):
             ratio[t] = factors[t, 1] / factors[t, 2]
@@ -206,8 +234,54 @@ def messages(steps, right, trials, outcome, factors, use_factors, curve, h, rho,
         message[p] = like[0, 0, p] * back[0, 0, p]
 
 
+@nb.njit(**_FAST)
+def outcome_prior(start, base, num_right, num_wrong, out):
+    """Base prior times the likelihood of other solutions' outcomes, ``start`` = V_0: all [P]; out sums to 1."""
+    total = 0.0
+    for p in range(base.shape[0]):
+        x = base[p]
+        for _ in range(num_right):
+            x *= start[p]
+        for _ in range(num_wrong):
+            x *= 1.0 - start[p]
+        out[p] = x
+        total += x
+    for p in range(base.shape[0]):
+        out[p] /= total
+
+
 @nb.njit(cache=True)
-def gains(p_right, value, value_right, out):
-    """Information gain at each prefix, [T+1]."""
-    for t in range(out.shape[0]):
-        out[t] = gain(p_right[t], value[t], value_right[t])
+def problem_gains(pool, steps, outcome, right, trials, factors, told, curve, rows, hazard, number, below, part, rho, phi,
+                  kappa, base, eta, blur, num_s0, like, seen, back, ratio, message, vectors, sums, out):  # fmt: skip
+    """Information gain at each prefix of each of a problem's S solutions, into ``out`` [S, M+1], M = longest.
+
+    Args:
+        pool: Each solution's whole evidence informs the others; else their outcomes do.
+        steps, outcome: [S]; right, trials: [S, M+1]; factors: [S, M, 3], read where ``told`` [S].
+        curve: Curves of several lengths one below the other, [rows, 2, P]; solution i's begin at ``rows[i]``.
+        hazard: [lengths, P]; solution i has the length ``number[i]``.
+        below, part: ``length_map`` between the lengths, [lengths, lengths, s0].
+        like, back: Scratch, at least [S, M+1, 2, P]; seen, ratio: [S, M+1]; message: [S, P]; vectors: [4, P];
+            sums: [3, M+1].
+    """
+    count = steps.shape[0]
+    num_right = num_wrong = 0
+    for i in range(count):
+        num_right += outcome[i] == 1
+        num_wrong += outcome[i] == 0
+        here = curve[rows[i] : rows[i] + steps[i] + 1]
+        messages(steps[i], right[i], trials[i], outcome[i], factors[i], told[i], here, hazard[number[i]], rho, phi,
+                 kappa, eta, like[i], seen[i], back[i], ratio[i], message[i])  # fmt: skip
+    prior, never, good, bad = vectors[0], vectors[1], vectors[2], vectors[3]
+    for i in range(count):
+        here = curve[rows[i] : rows[i] + steps[i] + 1]
+        if pool:
+            pooled_prior(i, message[:count], number, below, part, base, blur, num_s0, prior)
+        else:
+            outcome_prior(
+                here[0, 0], base, num_right - (outcome[i] == 1), num_wrong - (outcome[i] == 0), prior
+            )
+        forward_sums(steps[i], like[i], seen[i], back[i], here, hazard[number[i]], rho, kappa, ratio[i], right[i],
+                     trials[i], prior, sums[0], sums[1], sums[2], never, good, bad)  # fmt: skip
+        for t in range(steps[i] + 1):
+            out[i, t] = gain(sums[0, t], sums[1, t], sums[2, t])

@@ -1,4 +1,4 @@
-"""Information gains of one problem's solutions through the compiled recursions."""
+"""Information gains of one problem's solutions through the compiled recursions: one compiled call a problem."""
 
 # pyright: basic
 
@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from stepward.labeling.changepoint import compiled
 from stepward.labeling.changepoint.grid import ETA, Array, Grid, curves, flatten
-from stepward.labeling.changepoint.pooling import BLUR, length_map, sibling_priors
-from stepward.labeling.changepoint.problem import observe
+from stepward.labeling.changepoint.pooling import BLUR, length_map
+from stepward.labeling.changepoint.problem import count_into
 from stepward.labeling.changepoint.step_evidence import step_likelihoods
 from stepward.labeling.evidence import SolutionEvidence
 
-_NO_FACTORS = np.ones((1, 3))
+_MOST_ROWS = 1 << 15
+"""Curve rows kept a grid (at the default grid 8 KB each): all lengths to 250, or else it starts anew."""
 
 
 class _Workspace(threading.local):
@@ -37,17 +38,73 @@ class _Workspace(threading.local):
         self.ratio = np.empty((solutions, prefixes))
         self.message = np.empty((solutions, points))
         self.vectors = np.empty((4, points))
-        self.sums = np.empty((4, prefixes))
+        self.sums = np.empty((3, prefixes))
 
 
 _WORK = _Workspace()
 
 
-@lru_cache(maxsize=8)
-def _maps(s0: tuple[float, ...], lengths: tuple[int, ...]) -> tuple[NDArray[np.int64], Array]:
-    """``length_map`` between all pairs of the given lengths, [lengths, lengths, points]."""
-    pairs = [[length_map(s0, a, b) for b in lengths] for a in lengths]
-    return np.array([[m[0] for m in row] for row in pairs]), np.array([[m[1] for m in row] for row in pairs])
+class _Shapes:
+    """What a grid says of solutions of each length met so far, one below the other in growing arrays."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._lock = threading.Lock()
+        self._places: dict[int, tuple[int, int]] = {}  # length -> first row of curve, number
+        self._rows = 0
+        self._curve = np.empty((64, 2, grid.size))
+        self._hazard = np.empty((8, grid.size))
+        self._below = np.empty((8, 8, len(grid.s0)), np.int64)
+        self._part = np.empty((8, 8, len(grid.s0)))
+
+    def of(
+        self, lengths: Sequence[int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], Array, Array, NDArray[np.int64], Array]:
+        """(first row, number) of each length, then curve, hazard, below and part as ``problem_gains`` reads them."""
+        with self._lock:
+            if self._rows > _MOST_ROWS:
+                self._places.clear()
+                self._rows = 0
+                # Others may be reading the old arrays: they are left, not written over.
+                self._curve, self._hazard = np.empty_like(self._curve), np.empty_like(self._hazard)
+                self._below, self._part = np.empty_like(self._below), np.empty_like(self._part)
+            for steps in lengths:
+                if steps not in self._places:
+                    self._add(steps)
+            rows, numbers = zip(*(self._places[steps] for steps in lengths), strict=True)
+            return np.array(rows), np.array(numbers), self._curve, self._hazard, self._below, self._part
+
+    def _add(self, steps: int) -> None:
+        shape, number, end = curves(self._grid, steps), len(self._places), self._rows + steps + 1
+        while end > len(self._curve):
+            self._curve = _doubled(self._curve, 1)
+        if number == len(self._hazard):
+            self._hazard = _doubled(self._hazard, 1)
+            self._below, self._part = _doubled(self._below, 2), _doubled(self._part, 2)
+        self._curve[self._rows : end], self._hazard[number] = shape.value, shape.hazard
+        self._places[steps] = self._rows, number
+        self._rows = end
+        for other, (_, place) in self._places.items():
+            for a, b, own, others in ((number, place, steps, other), (place, number, other, steps)):
+                # With a hazard axis s0 does not depend on the length.
+                found = (
+                    length_map(self._grid.s0, 1, 1)
+                    if self._grid.hazard
+                    else length_map(self._grid.s0, own, others)
+                )
+                self._below[a, b], self._part[a, b] = found
+
+
+def _doubled(array: NDArray, axes: int) -> NDArray:
+    """A copy with room for twice as many along the first ``axes`` axes."""
+    grown = np.empty((*(2 * n for n in array.shape[:axes]), *array.shape[axes:]), array.dtype)
+    grown[tuple(slice(n) for n in array.shape[:axes])] = array
+    return grown
+
+
+@lru_cache(maxsize=4)
+def _shapes(grid: Grid) -> _Shapes:
+    return _Shapes(grid)
 
 
 def information_gains(
@@ -61,46 +118,23 @@ def information_gains(
 ) -> list[Array]:
     """``gain`` of ``posteriors`` for each solution, [T+1]; the arguments are its own."""
     points = flatten(grid)
-    lengths = tuple(s.num_steps for s in solutions)
-    work, count = _WORK, len(solutions)
-    work.fit(count, max(lengths) + 1, grid.size)
-    seen = [observe(s, unfinished_as_wrong=unfinished_as_wrong) for s in solutions]
-    shapes = [curves(grid, steps) for steps in lengths]
-    for i, (evidence, steps, shape) in enumerate(zip(solutions, lengths, shapes, strict=True)):
-        told = bool(evidence.verdicts or evidence.prm_scores)
-        factors = step_likelihoods(evidence, precision, recall) if told else _NO_FACTORS
-        compiled.messages(
-            steps, seen[i].right, seen[i].trials, seen[i].outcome, factors, told, shape.value, shape.hazard,
-            points.rho, points.phi, points.kappa, ETA, work.like[i], work.seen[i], work.back[i], work.ratio[i],
-            work.message[i],
-        )  # fmt: skip
-    own = None
-    if not pool:
-        own = sibling_priors(grid, np.array([o.outcome for o in seen]), np.array(lengths))
-    below, part = _maps(grid.s0, (1,) * count if grid.hazard else lengths)
-    prior, never, good, bad = work.vectors
-    found: list[Array] = []
-    for i, (steps, shape) in enumerate(zip(lengths, shapes, strict=True)):
-        if own is None:
-            compiled.pooled_prior(
-                i,
-                work.message[:count],
-                np.arange(count),
-                below,
-                part,
-                points.prior,
-                BLUR,
-                len(grid.s0),
-                prior,
-            )
-        else:
-            prior[:] = own[i]
-        p_right, value, value_right, _ = work.sums[:, : steps + 1]
-        compiled.forward_sums(
-            steps, work.like[i], work.seen[i], work.back[i], shape.value, shape.hazard, points.rho, points.kappa,
-            work.ratio[i], seen[i].right, seen[i].trials, prior, p_right, value, value_right, never, good, bad,
-        )  # fmt: skip
-        gain = np.empty(steps + 1)
-        compiled.gains(p_right, value, value_right, gain)
-        found.append(gain)
-    return found
+    lengths = [s.num_steps for s in solutions]
+    work, count, longest = _WORK, len(solutions), max(lengths)
+    work.fit(count, longest + 1, grid.size)
+    right = np.zeros((count, longest + 1), np.int64)
+    trials = np.zeros((count, longest + 1), np.int64)
+    outcome = np.empty(count, np.int64)
+    told = np.array([bool(s.verdicts or s.prm_scores) for s in solutions])
+    factors = np.ones((count, longest if told.any() else 0, 3))
+    for i, evidence in enumerate(solutions):
+        outcome[i] = count_into(right[i], trials[i], evidence, unfinished_as_wrong)
+        if told[i]:
+            factors[i, : lengths[i]] = step_likelihoods(evidence, precision, recall)
+    rows, number, curve, hazard, below, part = _shapes(grid).of(lengths)
+    gains = np.empty((count, longest + 1))
+    compiled.problem_gains(
+        pool, np.array(lengths), outcome, right, trials, factors, told, curve, rows, hazard, number, below, part,
+        points.rho, points.phi, points.kappa, points.prior, ETA, BLUR, len(grid.s0), work.like, work.seen, work.back,
+        work.ratio, work.message, work.vectors, work.sums, gains,
+    )  # fmt: skip
+    return [gains[i, : steps + 1] for i, steps in enumerate(lengths)]

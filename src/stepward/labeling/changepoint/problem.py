@@ -36,20 +36,21 @@ def observe(evidence: SolutionEvidence, *, unfinished_as_wrong: bool) -> Observe
 
     Only counts are kept, so that the posterior cannot depend on the order of the rollouts.
     """
+    right, trials = np.zeros((2, len(evidence.draws)), np.int64)
+    outcome = count_into(right, trials, evidence, unfinished_as_wrong)
+    return Observed(outcome, right, trials)
 
-    def reading(outcome: Outcome) -> int:
-        if outcome is Outcome.RIGHT:
-            return 1
-        if outcome is Outcome.WRONG or (unfinished_as_wrong and outcome in _UNFINISHED):
-            return 0
-        return -1
 
-    seen = [[reading(o) for o in draws] for draws in evidence.draws]
-    return Observed(
-        reading(evidence.outcome),
-        np.array([s.count(1) for s in seen], np.int64),
-        np.array([len(s) - s.count(-1) for s in seen], np.int64),
-    )
+def count_into(
+    right: NDArray[np.int64], trials: NDArray[np.int64], evidence: SolutionEvidence, unfinished_as_wrong: bool
+) -> int:
+    """Write the counts of ``observe`` into two arrays of zeros, [T+1] or longer, and give back the own outcome."""
+    wrong = (Outcome.WRONG, *_UNFINISHED) if unfinished_as_wrong else (Outcome.WRONG,)
+    for t, draws in enumerate(evidence.draws):
+        if draws:
+            num_right = draws.count(Outcome.RIGHT)
+            right[t], trials[t] = num_right, num_right + sum(map(draws.count, wrong))
+    return 1 if evidence.outcome is Outcome.RIGHT else 0 if evidence.outcome in wrong else -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
