@@ -31,8 +31,13 @@ class LeafValues:
     leaves: NDArray[np.int64]
 
 
-def leaf_values(tree: Tree) -> LeafValues:
-    """V(n) and |L(n)|: every graded rollout that started at a node or below it is a leaf."""
+def leaf_values(tree: Tree, *, pooled: bool = False) -> LeafValues:
+    """V(n) and |L(n)|: every graded rollout that started at a node or below it is a leaf.
+
+    Args:
+        tree: The tree.
+        pooled: Nodes of equal state share their leaves (their sum), see ``labeling.signatures``.
+    """
     right = tree.counts[: len(tree), _RIGHT].copy()
     decided = right + tree.counts[: len(tree), _WRONG]
     # A child always has a larger number than its parent, so one pass backwards sums subtrees without recursion.
@@ -40,6 +45,12 @@ def leaf_values(tree: Tree) -> LeafValues:
         parent = tree.parent[node]
         right[parent] += right[node]
         decided[parent] += decided[node]
+    if pooled:
+        state = tree.state[: len(tree)]
+        shared = np.zeros((2, int(state.max()) + 1), np.int64)
+        np.add.at(shared[0], state, right)
+        np.add.at(shared[1], state, decided)
+        right, decided = shared[0][state], shared[1][state]
     with np.errstate(invalid="ignore", divide="ignore"):
         return LeafValues(right / decided, decided)
 

@@ -43,7 +43,13 @@ class StepPair:
 
 
 def sibling_pairs(
-    tree: Tree, *, margin: float = 0.0, min_leaves: int = 1, weigh_by_gap: bool = False
+    tree: Tree,
+    *,
+    margin: float = 0.0,
+    min_leaves: int = 1,
+    weigh_by_gap: bool = False,
+    texts: Sequence[str] = (),
+    min_edit: int = 0,
 ) -> Iterator[StepPair]:
     """All pairs of siblings whose values differ by more than ``margin`` (Tree-PLV; SVPO).
 
@@ -52,14 +58,19 @@ def sibling_pairs(
         margin: Least difference of V, exclusive.
         min_leaves: Least verdicts below either step.
         weigh_by_gap: Weigh a pair by its gap of advantages, which among siblings is the gap of values (Step-APO).
+        texts: Text of each node's step, by node, for ``min_edit``.
+        min_edit: Least number of characters that two steps do not share; two spellings of one step are no choice.
     """
     leaves = leaf_values(tree)
     for parent in range(len(tree)):
         known = [n for n in tree.children(parent) if leaves.leaves[n] >= min_leaves]
         for a, b in combinations(known, 2):
             better, worse = (a, b) if leaves.value[a] >= leaves.value[b] else (b, a)
-            if leaves.value[better] - leaves.value[worse] > margin:
-                yield _pair(parent, better, worse, leaves, weigh_by_gap)
+            if leaves.value[better] - leaves.value[worse] <= margin:
+                continue
+            if min_edit and _differing(texts[better], texts[worse]) < min_edit:
+                continue
+            yield _pair(parent, better, worse, leaves, weigh_by_gap)
 
 
 def step_dpo(tree: Tree) -> Iterator[StepPair]:
@@ -75,6 +86,31 @@ def step_dpo(tree: Tree) -> Iterator[StepPair]:
         for chosen in right:
             for rejected in wrong:
                 yield _pair(parent, chosen, rejected, leaves, weigh_by_gap=False)
+
+
+def critical_pairs(
+    tree: Tree, path: Sequence[int], p_right: Sequence[float | None], *, doubt_below: float = 0.5
+) -> Iterator[StepPair]:
+    """Critical steps (CSO): in a failed solution, doubted steps for which an alternative really succeeds.
+
+    A step is doubted where a reward model (or another P(right)) is below ``doubt_below``. An alternative is another
+    step drawn at the same node, kept only if a rollout through it ended right; of several the one of highest value.
+
+    Args:
+        tree: The tree of the problem.
+        path: Nodes of the failed solution's steps, in order; the solution's own end must be wrong.
+        p_right: For each of its steps the doubt, None = not known and not doubted.
+        doubt_below: Exclusive.
+    """
+    leaves = leaf_values(tree)
+    for node, p in zip(path, p_right, strict=True):
+        if p is None or p >= doubt_below or leaves.leaves[node] == 0:
+            continue
+        parent = int(tree.parent[node])
+        others = [n for n in tree.children(parent) if n != node and leaves.value[n] > leaves.value[node]]
+        if others:
+            best = max(others, key=lambda n: (leaves.value[n], -n))
+            yield _pair(parent, best, node, leaves, weigh_by_gap=False)
 
 
 def rstar_ppm(

@@ -7,6 +7,7 @@ from stepward.flows.cli import (
     engines,
     evaluate,
     label,
+    products,
     quickstart,
     schedule,
     search,
@@ -18,7 +19,7 @@ from stepward.flows.cli import (
 from stepward.flows.cli.app import app
 from stepward.prm.errors import StepwardError
 
-COMMANDS = (label, engines, train, evaluate, search, serve, show, view, data, quickstart, schedule)
+COMMANDS = (label, engines, train, evaluate, search, serve, show, view, data, products, quickstart, schedule)
 
 
 def main() -> None:
