@@ -67,7 +67,7 @@ def test_a_separator_that_merges_with_its_neighbour_still_gives_two_positions(la
 
 
 def test_truncation_is_counted_and_no_label_sits_on_a_cut_step(labeled: Rows):
-    # Public case: prompt 4 ids, 3 steps of 3 ids and a separator; 10 ids keep one step, its label at 7.
+    # Public case P027: prompt 4 ids, 3 steps of 3 ids and a separator; 10 ids keep one step, its label at 7.
     row = labeled("abcd", ["xyz", "xyz", "xyz"], [1, 1, 0])
     examples, report = collate([row], bare(10), over_limit="cut")
     assert examples[0].places == (7,)
@@ -78,6 +78,7 @@ def test_truncation_is_counted_and_no_label_sits_on_a_cut_step(labeled: Rows):
 
 
 def test_a_row_of_which_no_step_fits_is_refused_by_name(labeled: Rows):
+    # Public case P027 at 7 ids.
     rows = [labeled("abcd", ["xyz", "xyz", "xyz"], [1, 1, 0]), labeled("a", ["x"], [1])]
     examples, report = collate(rows, bare(7), over_limit="cut")
     assert [e.solution_id for e in examples] == ["a-0"]
@@ -216,7 +217,7 @@ def test_classes_and_problems_can_weigh_the_same(labeled: Rows):
 
 
 def test_a_batch_needs_no_padding_token():
-    # Public case: lengths 2 and 5, a tokenizer without padding; 7 ids are attended to and all are integers.
+    # Public case P037: lengths 2 and 5, a tokenizer without padding; 7 ids are attended to and all are integers.
     solutions = [EncodedSolution((7, 8), 1, (1,)), EncodedSolution((1, 2, 3, 4, 5), 2, (4,))]
     batch = make_batch(solutions)
     assert int((batch.segments > 0).sum()) == 7

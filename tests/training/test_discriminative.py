@@ -23,8 +23,9 @@ from stepward.prm.tokenizer import load_tokenizer
 from stepward.prm.types import LabeledSolution, Outcome, Problem
 from stepward.training.collate import Example, collate
 from stepward.training.discriminative import TrainResult, train_discriminative
-from stepward.training.loop import Loop, Progress, Schedule, batch_order, fit, make_optimizer, rate_factor
+from stepward.training.loop import Loop, Progress, Schedule, fit, make_optimizer, rate_factor
 from stepward.training.objectives import OBJECTIVES, Labels, Objective, make_labels, sibling_pairs
+from stepward.training.order import batch_order
 from stepward.training.preparation import Trained, check_separator, require_signal
 
 Sums = Callable[..., list[LabeledSolution]]
@@ -48,6 +49,7 @@ def examples_of(rows: list[LabeledSolution], base: Path) -> list[Example]:
 def test_the_shipped_recipe_learns_the_fixture_and_the_folder_scores_it(
     tiny_llama: Path, tmp_path: Path, sums: Sums
 ):
+    # Public case P041: a recipe with a fixture of 200 rows and the accuracy that it reaches from seed 0.
     rows = sums(200)
     schedule = Schedule(epochs=3, batch_size=16, learning_rate=1e-2)
     result = train_discriminative(rows, sums(60, 1), base=tiny_llama, out=tmp_path / "prm", schedule=schedule)
@@ -188,7 +190,7 @@ def fixed_loop(examples: list[Example], unit_loss: float, schedule: Schedule) ->
 
 
 def test_the_loss_is_the_mean_over_all_labels_of_the_effective_batch(tiny_llama: Path, labeled: Row):
-    # Public case: micro-batches with 1 label of loss 4 and 3 labels of loss 1: (4 + 3) / 4 = 1.75, not 2.5.
+    # Public case P029: micro-batches with 1 label of loss 4 and 3 labels of loss 1: (4 + 3) / 4 = 1.75, not 2.5.
     rows = [labeled("a", ["x"], [1]), labeled("b", ["x", "y", "z"], [1, 1, 0])]
     examples = examples_of(rows, tiny_llama)
     examples[0] = replace(examples[0], weights=(1.0,))
@@ -204,7 +206,7 @@ def test_the_loss_is_the_mean_over_all_labels_of_the_effective_batch(tiny_llama:
 
 
 def test_a_short_last_batch_is_not_divided_by_the_full_size(tiny_llama: Path, labeled: Row):
-    # Public case: 5 equal rows, 2 a step: three steps of equal loss.
+    # Public case P030: 5 equal rows, 2 a step: three steps of equal loss.
     examples = examples_of([labeled(f"p{i}", ["x"], [1]) for i in range(5)], tiny_llama)
     loop, seen = fixed_loop(examples, 0.5, Schedule(epochs=1, batch_size=2, micro_batch_tokens=1))
     fit(loop)

@@ -6,6 +6,7 @@
 
 import hashlib
 import json
+import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -36,7 +37,7 @@ from stepward.prm.steps import StepFormat
 from stepward.prm.types import LabeledSolution
 from stepward.training.checkpoint import newest_state
 from stepward.training.collate import CollationReport, Example, collate, reweigh
-from stepward.training.loop import Loop, Progress, Schedule, fit, threads
+from stepward.training.loop import Loop, Progress, Schedule, fit, is_sharded, threads
 from stepward.training.preparation import (
     Trained,
     check_separator,
@@ -46,8 +47,11 @@ from stepward.training.preparation import (
     prepare,
     require_signal,
     start_model,
+    trained_names,
 )
 from stepward.training.validation import evaluate
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +142,11 @@ def train_discriminative(
         labelling: How labels become targets.
         schedule: How the weights are moved.
         seed: Of the head's first weights, of the order and of dropout.
-        device: Where to compute.
+        device: Where to compute; an accelerator's own device goes before it.
         bfloat16: Autocast to bfloat16; weights stay float32.
         trained: Which weights move: all, the head alone, or LoRA adapters.
         num_threads: CPU threads; sums over more than one are not the same each time.
-        accelerator: An ``accelerate.Accelerator`` for several processes.
+        accelerator: An ``accelerate.Accelerator`` for several processes or trackers; see ``acceleration``.
         overwrite: Replace a finished model of another run in ``out``.
         provenance: Dataset manifest facts for the checkpoint, such as the label rule.
         on_progress: Called after each optimizer step.
@@ -191,14 +195,17 @@ def train_discriminative(
         run = _run_hash(description, base_folder, reference_folder)
         if (out / PRM_FILE).exists() and not overwrite:
             return _finished(out, run, train_report, valid_report, fingerprint)
-        reference_model = None if reference_folder is None else load_reference(reference_folder).to(device)
-        prepare(model, trained, device)
+        place = device if accelerator is None else str(accelerator.device)
+        reference_model = None if reference_folder is None else load_reference(reference_folder).to(place)
+        prepare(model, trained, place)
+        LOG.info(trained_names(model))
         scorer = DiscriminativeRewardModel(
             "validation", LoadedPrm(model, inputs, reference_model, description), schedule.micro_batch_tokens
         )
         checkpoints = out.with_name(f".{out.name}.training")
         if overwrite:
             _drop_other_run(checkpoints, run)
+        whole: dict[str, Tensor] = {}
         loop = Loop(
             model=model,
             examples=train_set,
@@ -212,13 +219,22 @@ def train_discriminative(
             on_progress=on_progress,
             accelerator=accelerator,
             autocast=bfloat16,
+            collect=whole.update,
         )
         history = fit(loop)
+        if is_sharded(accelerator) and whole:
+            model = start_model(
+                base_folder, spec, format_of_steps, with_reference=reference_folder is not None
+            )
+            prepare(model, trained, "cpu")
+            model.load_state_dict(whole)
         if accelerator is None or accelerator.is_main_process:
             description = replace(description, training={**facts, "run": run}, history=history)
             merge_adapters(model)
             save_prm(out, model.cpu(), description, tokenizer_from=base_folder, reference=reference_model)
             shutil.rmtree(checkpoints, ignore_errors=True)
+        if accelerator is not None:
+            accelerator.wait_for_everyone()
     return TrainResult(out, history, train_report, valid_report, fingerprint)
 
 

@@ -16,15 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from stepward.prm.errors import ModelError, StoreError
-from stepward.prm.models.batches import batches_by_length, make_batch
+from stepward.prm.models.batches import make_batch
 from stepward.prm.models.discriminative import place_logprobs
 from stepward.prm.models.heads import as_head
 from stepward.prm.seeds import derive_seed
 from stepward.training.checkpoint import Position, newest_state, restore_state, save_state
 from stepward.training.collate import Example
 from stepward.training.objectives import Objective, make_labels
+from stepward.training.order import batch_order, micro_batches
 
-LENGTH_POOL = 16
+SHARDED = ("FSDP", "DEEPSPEED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,20 @@ class Progress:
     tokens_per_s: float
     metrics: dict[str, Any] = field(default_factory=dict)
 
+    def line(self) -> str:
+        """One line for a person: loss and speed, and the last evaluation's step accuracy and F1."""
+        parts = [
+            f"step {self.step:,} of {self.total_steps:,}",
+            f"epoch {self.epoch + 1}",
+            f"loss {self.loss:.4f}",
+            f"{self.tokens_per_s:,.0f} tokens/s",
+        ]
+        shown = (("step_accuracy", "step accuracy"), ("f1", "F1"))
+        found = [f"{word} {self.metrics[name]:.3f}" for name, word in shown if name in self.metrics]
+        if found:
+            parts.append(f"validation after epoch {self.metrics['epoch'] + 1}: {', '.join(found)}")
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Loop:
@@ -99,8 +114,11 @@ class Loop:
         folder: Where checkpoints go, or None for none.
         evaluate: Called after each epoch; its metrics go into the history.
         on_progress: Called after each step.
-        accelerator: An ``accelerate.Accelerator``, or None for one process.
+        accelerator: An ``accelerate.Accelerator``, or None for one process. Its trackers get every step's loss,
+            speed and rate, and every evaluation's metrics.
         autocast: Compute in bfloat16 with float32 weights.
+        collect: Where weights are sharded over processes (FSDP, DeepSpeed): called once at the end with all of them,
+            on the main process. No checkpoint is written then, so such a run starts again when it is killed.
     """
 
     model: nn.Module
@@ -115,6 +133,7 @@ class Loop:
     on_progress: Callable[[Progress], None] | None = None
     accelerator: Any = None
     autocast: bool = False
+    collect: Callable[[dict[str, Tensor]], None] | None = None
 
 
 def fit(loop: Loop) -> tuple[dict[str, Any], ...]:
@@ -152,10 +171,9 @@ def fit(loop: Loop) -> tuple[dict[str, Any], ...]:
             loss, weight = _step(loop, model, optimizer, order[number])
             losses = {"loss": losses["loss"] + loss * weight, "weight": losses["weight"] + weight}
             tokens += sum(lengths[i] for i in order[number])
-            if loop.on_progress is not None:
-                rate = tokens / max(time.perf_counter() - started, 1e-9)
-                last = history[-1] if history else {}
-                loop.on_progress(Progress(step + 1, total, epoch, loss, rate, last))
+            rate = tokens / max(time.perf_counter() - started, 1e-9)
+            last = history[-1] if history else {}
+            _report(loop, optimizer, Progress(step + 1, total, epoch, loss, rate, last))
             last_of_epoch = number + 1 == len(order)
             if (
                 not last_of_epoch
@@ -167,49 +185,43 @@ def fit(loop: Loop) -> tuple[dict[str, Any], ...]:
                 )
         mean = losses["loss"] / max(losses["weight"], 1e-12)
         history.append({"epoch": epoch, "step": (epoch + 1) * per_epoch, "loss": mean, **loop.evaluate()})
+        _track(loop, {f"validation/{k}": v for k, v in history[-1].items()}, (epoch + 1) * per_epoch)
         _save(loop, optimizer, Position((epoch + 1) * per_epoch, epoch + 1, 0, tuple(history), loop.run))
+    if is_sharded(loop.accelerator) and loop.collect is not None:
+        weights = loop.accelerator.get_state_dict(model)
+        if loop.accelerator.is_main_process:
+            loop.collect(weights)
     return tuple(history)
+
+
+def is_sharded(accelerator: Any) -> bool:
+    """Whether no process holds all weights."""
+    return accelerator is not None and str(accelerator.distributed_type).rpartition(".")[2] in SHARDED
+
+
+def _report(loop: Loop, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    """A step's figures for whoever watches, and for the trackers."""
+    if loop.accelerator is not None and not loop.accelerator.is_main_process:
+        return
+    if loop.on_progress is not None:
+        loop.on_progress(progress)
+    values = {
+        "loss": progress.loss,
+        "tokens_per_s": progress.tokens_per_s,
+        "learning_rate": optimizer.param_groups[0]["lr"],
+    }
+    _track(loop, values, progress.step)
+
+
+def _track(loop: Loop, values: dict[str, Any], step: int) -> None:
+    if loop.accelerator is not None and loop.accelerator.trackers:
+        numbers = {k: v for k, v in values.items() if isinstance(v, int | float)}
+        loop.accelerator.log(numbers, step=step)
 
 
 def _by_problem(loop: Loop) -> bool:
     """Whether a problem's solutions must stand together."""
     return loop.objective.by_problem or loop.schedule.share_prompts
-
-
-def batch_order(
-    lengths: Sequence[int], batch_size: int, seed: int, epoch: int, groups: Sequence[str] | None = None
-) -> list[list[int]]:
-    """Effective batches of one epoch, a function of its arguments alone.
-
-    Shuffled, then sorted by length within pools of ``LENGTH_POOL`` batches to save padding, then the batches
-    shuffled again. With ``groups`` all members of a group share a batch, whole groups are shuffled and a batch
-    ends with the group that fills it.
-    """
-    draw = np.random.Generator(np.random.PCG64(derive_seed(seed, "order", epoch)))
-    if groups is not None:
-        members: dict[str, list[int]] = {}
-        for i, g in enumerate(groups):
-            members.setdefault(g, []).append(i)
-        names = list(members)
-        batches: list[list[int]] = [[]]
-        for k in _pooled([max(lengths[i] for i in members[n]) for n in names], batch_size, draw):
-            if len(batches[-1]) >= batch_size:
-                batches.append([])
-            batches[-1] += members[names[k]]
-        return [batches[k] for k in draw.permutation(len(batches))]
-    ordered = _pooled(lengths, batch_size, draw)
-    cut = [ordered[i : i + batch_size] for i in range(0, len(ordered), batch_size)]
-    return [cut[k] for k in draw.permutation(len(cut))]
-
-
-def _pooled(lengths: Sequence[int], batch_size: int, draw: np.random.Generator) -> list[int]:
-    """A random order in which neighbours are of like length."""
-    order = draw.permutation(len(lengths)).tolist()
-    pool = batch_size * LENGTH_POOL
-    ordered: list[int] = []
-    for start in range(0, len(order), pool):
-        ordered += sorted(order[start : start + pool], key=lambda i: lengths[i])
-    return ordered
 
 
 def rate_factor(step: int, total: int, schedule: Schedule) -> float:
@@ -259,7 +271,13 @@ def _step(
 ) -> tuple[float, float]:
     """One optimizer step over one effective batch: (mean loss, weight)."""
     schedule, accelerator = loop.schedule, loop.accelerator
-    micro = _micro_batches(loop, indices)
+    micro = micro_batches(
+        [loop.examples[i] for i in indices],
+        schedule.micro_batch_tokens,
+        packed=schedule.row_tokens > 0,
+        by_problem=_by_problem(loop),
+    )
+    micro = [[indices[k] for k in group] for group in micro]
     pairs = loop.objective.by_problem
     labels = [
         make_labels([loop.examples[i] for i in m], pairs=pairs, margin=schedule.pair_margin) for m in micro
@@ -315,40 +333,6 @@ def _forward(
     return loop.objective.losses(raw.float(), as_head(loop.model.head), labels)  # pyright: ignore[reportArgumentType]
 
 
-def _micro_batches(loop: Loop, indices: Sequence[int]) -> list[list[int]]:
-    """The effective batch cut into forward passes; pairs stay together."""
-    if _by_problem(loop):
-        members: dict[str, list[int]] = {}
-        for i in indices:
-            members.setdefault(loop.examples[i].problem_id, []).append(i)
-        result: list[list[int]] = [[]]
-        for group in members.values():
-            longest = max(len(loop.examples[i].encoded.token_ids) for i in [*result[-1], *group])
-            if result[-1] and longest * (len(result[-1]) + len(group)) > loop.schedule.micro_batch_tokens:
-                result.append([])
-            result[-1] += group
-        return result
-    lengths = [len(loop.examples[i].encoded.token_ids) for i in indices]
-    if loop.schedule.row_tokens:
-        return _by_total(indices, lengths, loop.schedule.micro_batch_tokens)
-    return [
-        [indices[k] for k in group] for group in batches_by_length(lengths, loop.schedule.micro_batch_tokens)
-    ]
-
-
-def _by_total(indices: Sequence[int], lengths: Sequence[int], most: int) -> list[list[int]]:
-    """Packed rows hold no padding to speak of: cut by the sum of ids."""
-    result: list[list[int]] = [[]]
-    room = most
-    for i, n in zip(indices, lengths, strict=True):
-        if n > room and result[-1]:
-            result.append([])
-            room = most
-        result[-1].append(i)
-        room -= n
-    return result
-
-
 def _not_finite(
     loop: Loop, model: nn.Module, micro: Sequence[Sequence[int]], labels: Sequence[Any], device: torch.device
 ) -> str:
@@ -368,7 +352,8 @@ def _not_finite(
 
 
 def _resume(loop: Loop, optimizer: torch.optim.Optimizer) -> Position:
-    found = newest_state(loop.folder) if loop.folder is not None else None
+    kept = loop.folder is not None and not is_sharded(loop.accelerator)
+    found = newest_state(loop.folder) if kept and loop.folder is not None else None
     if found is None:
         return Position()
     position, path = found
@@ -382,7 +367,7 @@ def _resume(loop: Loop, optimizer: torch.optim.Optimizer) -> Position:
 
 
 def _save(loop: Loop, optimizer: torch.optim.Optimizer, position: Position) -> None:
-    if loop.folder is None:
+    if loop.folder is None or is_sharded(loop.accelerator):
         return
     if loop.accelerator is None or loop.accelerator.is_main_process:
         save_state(loop.folder, loop.model, optimizer, position)

@@ -28,12 +28,14 @@ class Trained:
         lora_rank: r > 0 trains low-rank adapters of all linear layers of the backbone, and the head (needs peft).
         lora_alpha: Scale of the adapters.
         gradient_checkpointing: Trade time for memory.
+        liger: Patch the backbone with Liger's kernels (needs liger-kernel and a GPU).
     """
 
     frozen_backbone: bool = False
     lora_rank: int = 0
     lora_alpha: int = 16
     gradient_checkpointing: bool = False
+    liger: bool = False
 
 
 def objective_and_head(
@@ -121,9 +123,11 @@ def prepare(model: Any, trained: Trained, device: str) -> None:
     """Put the model on its device and choose what moves.
 
     Raises:
-        InputError: LoRA without peft, or with a frozen backbone.
+        InputError: LoRA without peft, or with a frozen backbone; Liger's kernels without liger-kernel.
     """
     model.to(device)
+    if trained.liger:
+        _patch_with_liger(model.backbone)
     if trained.gradient_checkpointing:
         model.backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.backbone.enable_input_require_grads()
@@ -140,6 +144,32 @@ def prepare(model: Any, trained: Trained, device: str) -> None:
             r=trained.lora_rank, lora_alpha=trained.lora_alpha, target_modules="all-linear", bias="none"
         )
         model.backbone = get_peft_model(model.backbone, adapters)
+
+
+def _patch_with_liger(backbone: Any) -> None:
+    """Through transformers' own integration; the losses here are not the language model's, so those stay out."""
+    from transformers.integrations.liger import apply_liger_kernel
+
+    try:
+        apply_liger_kernel(backbone, {"cross_entropy": False, "fused_linear_cross_entropy": False})
+    except ImportError as fault:
+        raise InputError("liger needs the package: pip install liger-kernel (GPU alone)") from fault
+
+
+def trained_names(model: Any) -> str:
+    """What moves, for a log: each weight of head and input by name, those of the backbone by number.
+
+    Public case huggingface/peft #577: a head that nobody trains is seen before the first step.
+    """
+    named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    own = [f"{n} {tuple(p.shape)}" for n, p in named if not n.startswith("backbone.")]
+    rest = [p for n, p in named if n.startswith("backbone.")]
+    every = sum(p.numel() for p in model.parameters())
+    moved = sum(p.numel() for _, p in named)
+    return (
+        f"training {moved:,} of {every:,} weights: {', '.join(own) or 'no head'}, and {len(rest)} tensors of the "
+        "backbone"
+    )
 
 
 def merge_adapters(model: Any) -> None:
