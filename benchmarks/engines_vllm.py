@@ -133,7 +133,7 @@ async def same_at_any_batch(
     return shares
 
 
-if __name__ == "__main__":
+def main() -> None:
     # Labelling needs scipy, which vLLM does not bring: after vLLM's own packages, those of Stepward's environment.
     sys.path.append(os.environ.get("STEPWARD_SITE", ""))
     parser = argparse.ArgumentParser()
@@ -145,3 +145,7 @@ if __name__ == "__main__":
     parser.add_argument("--seed-trials", type=int, default=200)
     options = vars(parser.parse_args())
     print(json.dumps(asyncio.run(measure(**options))))
+
+
+if __name__ == "__main__":
+    main()
