@@ -130,8 +130,7 @@ def _pair_row(rows: ProblemRows, grown: RowTree, pair: StepPair) -> Row:
 
 
 PAIRS: dict[str, Callable[[ProblemRows, Filters], Iterator[Row]]] = {
-    "svpo": partial(_siblings, weigh_by_gap=False),
-    "tree_plv": partial(_siblings, weigh_by_gap=False),
+    "siblings": partial(_siblings, weigh_by_gap=False),
     "step_apo": partial(_siblings, weigh_by_gap=True),
     "step_dpo": _certain,
     "cso": _critical,

@@ -22,7 +22,7 @@ def rationale_of(label: StepLabel, before: Estimate, after: Estimate) -> str | N
     """
     if label.label is None:
         return None
-    said = [*_claims(label, VerdictKind.REFUTED, "is false"), *_claims(label, VerdictKind.SUPPORTED, "holds")]
+    said = [*_claims(label, VerdictKind.REFUTED), *_claims(label, VerdictKind.SUPPORTED)]
     said += _continuations(before, after)
     if not said:
         return None
@@ -39,15 +39,18 @@ def with_rationales(row: LabeledSolution) -> LabeledSolution:
     return replace(row, labels=labels)
 
 
-def _claims(label: StepLabel, kind: VerdictKind, what: str) -> list[str]:
+def _claims(label: StepLabel, kind: VerdictKind) -> list[str]:
+    """What tools say of the claims of one kind, in their own words where they have any."""
+    what = "is false" if kind is VerdictKind.REFUTED else "holds"
     found = [v for v in label.verdicts if v.kind is kind]
     told = [
-        f"Checked by {v.verifier}: {' '.join(v.evidence.split())} {what}."
+        f"Checked by {v.verifier}: {' '.join(v.evidence.split()).rstrip('.')}."
         if v.evidence
         else f"A claim checked by {v.verifier} {what}."
         for v in found[:_MOST]
     ]
-    return [*told, f"So do {len(found) - _MOST} more."] if len(found) > _MOST else told
+    left = len(found) - _MOST
+    return [*told, f"Of {left} further claims it says the same."] if left > 0 else told
 
 
 def _continuations(before: Estimate, after: Estimate) -> list[str]:
