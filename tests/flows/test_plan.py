@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from stepward.flows.config import LabelConfig, PricesConfig
+from stepward.flows.config import LabelConfig, PricesConfig, parse
 from stepward.flows.plan import Pilot, plan_labeling, scaled
 from stepward.prm.errors import ConfigError
 
@@ -108,3 +108,10 @@ def test_no_problem_is_a_fault_of_the_configuration(tmp_path):
     (tmp_path / "none.jsonl").write_text("")
     with pytest.raises(ConfigError):
         asyncio.run(plan_labeling(LabelConfig(problems=str(tmp_path / "none.jsonl"), out=tmp_path / "out")))
+
+
+def test_an_unknown_price_is_named_with_those_that_there_are():
+    with pytest.raises(
+        ConfigError, match=r"prices\.million: unknown key; known keys: currency, gpu_hour, hour, mil"
+    ):
+        parse(LabelConfig, problems="generator:2", out=".", prices={"million": "3"})

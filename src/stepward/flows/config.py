@@ -5,7 +5,7 @@ budgets can change between a run and its resumption without changing a byte.
 """
 
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -233,8 +233,18 @@ class TrainConfig(Config):
         prompt: How the problem is put to the model; None = as the base wants it.
         reference: A frozen language model inside the PRM whose token log-probabilities are an extra input.
         loss: Name of the loss, see ``training.objectives``.
+        head: Name of the head; None = the loss's usual one.
         target: What a step's label is turned into, see ``training.collate``.
+        share_prompts: A problem's solutions share a batch and one copy of its prompt (causal models).
+        row_tokens: Pack solutions into rows of so many ids; 0 = one solution a row.
+        micro_batch_tokens: Most ids of one forward pass.
+        save_every_steps: A checkpoint every so many steps, besides one an epoch.
         validation_share: Share of problems held out for validation, split by problem.
+        device: Where to compute; under ``accelerate launch`` its own configuration decides.
+        lora_rank: Train adapters of this rank instead of all weights; 0 = all.
+        frozen_backbone: Train the head alone.
+        trackers: Names that accelerate knows: ``tensorboard``, ``wandb``, ...
+        licence: Of the weights, for the model card.
     """
 
     data: Path
@@ -244,12 +254,25 @@ class TrainConfig(Config):
     prompt: str | None = None
     reference: str | None = None
     loss: str = "bce"
+    head: str | None = None
     target: str = "label"
     epochs: int = Field(default=5, ge=1)
     batch_size: int = Field(default=32, ge=1)
     learning_rate: float = Field(default=2e-3, gt=0)
     weight_decay: float = Field(default=0.05, ge=0)
+    share_prompts: bool = False
+    row_tokens: int = Field(default=0, ge=0)
+    micro_batch_tokens: int = Field(default=8192, ge=1)
+    save_every_steps: int = Field(default=0, ge=0)
     validation_share: float = Field(default=0.05, ge=0, lt=1)
+    device: str = "cpu"
+    bfloat16: bool = False
+    lora_rank: int = Field(default=0, ge=0)
+    frozen_backbone: bool = False
+    gradient_checkpointing: bool = False
+    liger: bool = False
+    trackers: tuple[str, ...] = ()
+    licence: str = "unknown"
     seed: int = Field(default=0, ge=0)
 
 
@@ -263,6 +286,7 @@ class EvaluateConfig(Config):
         threshold_from: A file of the same format, of other problems, that the threshold is chosen on.
         threshold: A threshold fixed by hand, instead.
         samples: A file of sampled solutions for best-of-N.
+        aggregation_from: A file of samples of other problems, on which an aggregation of step scores is learned.
         baseline_policy: Also score by position and length, by this policy's log-probability, and by the pass rate
             of a problem's other solutions.
         num_orders: Orders of each problem's samples that best-of-N is averaged over.
@@ -275,6 +299,7 @@ class EvaluateConfig(Config):
     threshold_from: Path | None = None
     threshold: float | None = Field(default=None, ge=0, le=1)
     samples: Path | None = None
+    aggregation_from: Path | None = None
     baseline_policy: str | None = None
     num_orders: int = Field(default=32, ge=1)
     seed: int = Field(default=0, ge=0)
@@ -339,9 +364,19 @@ def _read_recipe(recipe: str | Path) -> dict[str, Any]:
 def _describe(error: Any, kind: type[BaseModel]) -> str:
     place = ".".join(str(part) for part in error["loc"]) or "settings"
     if error["type"] == "extra_forbidden":
-        return f"{place}: unknown key; known keys: {', '.join(sorted(kind.model_fields))}"
+        known = _model_at(kind, error["loc"][:-1]).model_fields
+        return f"{place}: unknown key; known keys: {', '.join(sorted(known))}"
     said = error["msg"].removeprefix("Value error, ")
     return f"{place}: {said} (got {error.get('input')!r:.200})" if error["loc"] else f"{place}: {said}"
+
+
+def _model_at(kind: type[BaseModel], place: tuple[str | int, ...]) -> type[BaseModel]:
+    """The class of the settings at a place, such as ``SamplerConfig`` at ``sampler``."""
+    for name in place:
+        annotation = kind.model_fields[name].annotation if isinstance(name, str) else None
+        choices = (annotation, *get_args(annotation))
+        kind = next((c for c in choices if isinstance(c, type) and issubclass(c, BaseModel)), kind)
+    return kind
 
 
 def _portable(name: str) -> str:
