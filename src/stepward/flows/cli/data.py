@@ -56,6 +56,25 @@ def card(
     print(write_card(folder, repo=repo))
 
 
+@app.command("model-card")
+def model_card(
+    folder: Annotated[Path, typer.Argument(help="Folder of a trained reward model")],
+    repo: Annotated[str, Opt(help="Hub id that the card will stand under, owner/name")],
+    licence: Annotated[str, Opt(help="Licence of the weights, such as apache-2.0; the base model's binds")],
+    evaluation: Annotated[Path | None, Opt(help="Folder that stepward evaluate wrote")] = None,
+    data: Annotated[Path | None, Opt(help="Folder of the dataset that it was trained on")] = None,
+    dataset: Annotated[list[str] | None, Opt(help="Hub id of that dataset; may be repeated")] = None,
+) -> None:
+    """Write a reward model's card, README.md, from its checkpoint, its evaluation and its data."""
+    from stepward.prm.publishing.model_card import write_model_card
+
+    print(
+        write_model_card(
+            folder, repo=repo, licence=licence, evaluation=evaluation, data=data, datasets=dataset or ()
+        )
+    )
+
+
 @app.command()
 def relabel(
     folder: Folder,

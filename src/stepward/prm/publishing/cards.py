@@ -7,7 +7,7 @@ features, splits, licence, tags.
 # pyright: reportMissingTypeStubs=false
 # pyarrow and datasets have no type stubs.
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -26,8 +26,9 @@ from stepward.prm.types import Allocation, Outcome, PolicyInfo
 
 _SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 _SIZE_NAMES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M")
-_HUB_LICENCES = {"mit": "mit", "apache-2.0": "apache-2.0", "cc-by-4.0": "cc-by-4.0", "cc-by-sa-4.0": "cc-by-sa-4.0",
+HUB_LICENCES = {"mit": "mit", "apache-2.0": "apache-2.0", "cc-by-4.0": "cc-by-4.0", "cc-by-sa-4.0": "cc-by-sa-4.0",
                  "cc0-1.0": "cc0-1.0", "bsd-3-clause": "bsd-3-clause"}  # fmt: skip
+"""Licences by their SPDX id in lower case, as the Hub names them; others are ``other``."""
 _SEVERAL_PROBLEMS = ("math", "prm800k", "processbench", "competition")
 _MATH_RIGHTS = (
     "**Disputed rights.** Problems of MATH (Hendrycks et al. 2021; also those in MATH-500, PRM800K, ProcessBench and "
@@ -66,13 +67,13 @@ def dataset_card(dataset: Dataset, *, repo: str, name: str | None = None) -> str
         fingerprint=manifest.fingerprint,
         making=_making(manifest, totals),
         labels=_labels(totals),
-        draws=_table(
+        draws=markdown_table(
             ("outcome", "rollouts", "share"),
             _shares({o.value: totals.draws.get(o.value, 0) for o in Outcome}),
         ),
         contamination=_contamination(manifest.contamination),
         sources=_sources(totals),
-        rights=_rights(totals),
+        rights=rights(totals),
         biases=_biases(manifest, totals),
         solution_columns=describe(SOLUTIONS).strip(),
         rollout_columns=describe(ROLLOUTS).strip(),
@@ -104,7 +105,7 @@ def _totals(manifest: Manifest) -> Totals:
 def licence_of(totals: Totals) -> str | None:
     """The one licence of all rows as the Hub writes it; None where it is unknown or there are several."""
     names = {licence.strip().casefold() for licence in totals.licences}
-    return _HUB_LICENCES.get(next(iter(names))) if len(names) == 1 else None
+    return HUB_LICENCES.get(next(iter(names))) if len(names) == 1 else None
 
 
 def _front_matter(dataset: Dataset, name: str) -> str:
@@ -152,7 +153,8 @@ def _info(dataset: Dataset, table: str, num_rows: int) -> dict[str, Any]:
 # --- sections ----------------------------------------------------------------------------------------------
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def markdown_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """A Markdown table."""
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
@@ -188,13 +190,13 @@ def _making(manifest: Manifest, totals: Totals) -> str:
     ]
     if manifest.derived_from:
         rows.append(("made from", f"`{manifest.derived_from.get('fingerprint', 'unknown')}`"))
-    return _table(("", ""), list(rows))
+    return markdown_table(("", ""), list(rows))
 
 
 def _labels(totals: Totals) -> str:
-    steps = _table(("step label", "steps", "share"), _shares(totals.labels))
-    errors = _table(("first wrong step", "solutions", "share"), _shares(totals.first_errors))
-    outcomes = _table(("final answer", "solutions", "share"), _shares(totals.outcomes))
+    steps = markdown_table(("step label", "steps", "share"), _shares(totals.labels))
+    errors = markdown_table(("first wrong step", "solutions", "share"), _shares(totals.first_errors))
+    outcomes = markdown_table(("final answer", "solutions", "share"), _shares(totals.outcomes))
     return f"{steps}\n\n{errors}\n\n{outcomes}"
 
 
@@ -211,14 +213,14 @@ def _contamination(note: Mapping[str, Any]) -> str:
         f"*Nearly*: at least {note['min_overlap']:.0%} of the {note['ngram']}-word sequences (numbers masked) are the "
         "benchmark problem's. The manifest lists the matches."
     )
-    return f"{_table(head, rows)}\n\n{means}"
+    return f"{markdown_table(head, rows)}\n\n{means}"
 
 
 def _sources(totals: Totals) -> str:
-    sources = _table(
+    sources = markdown_table(
         ("source", "solutions", "share"), _shares({k or "unnamed": n for k, n in totals.sources.items()})
     )
-    licences = _table(
+    licences = markdown_table(
         ("licence", "solutions", "share"), _shares({k or "unknown": n for k, n in totals.licences.items()})
     )
     outputs = (
@@ -228,7 +230,8 @@ def _sources(totals: Totals) -> str:
     return f"{sources}\n\n{licences}\n\n{outputs}"
 
 
-def _rights(totals: Totals) -> str:
+def rights(totals: Totals) -> str:
+    """What is known to be disputed of the sources of a dataset."""
     disputed = any(part in source.casefold() for source in totals.sources for part in _SEVERAL_PROBLEMS)
     return _MATH_RIGHTS if disputed else "No source of this dataset is known to us to be disputed."
 

@@ -216,7 +216,8 @@ def publish(
     except StepwardError:
         raise
     except HfHubHTTPError as fault:
-        status = fault.response.status_code if fault.response is not None else 0
+        response: Any = fault.response  # absent in some versions of huggingface_hub
+        status = response.status_code if response is not None else 0
         raise PublishError(
             _explained(repo, fault), retryable=status in (0, 409, 412, 429) or status >= 500
         ) from None
@@ -229,7 +230,8 @@ def publish(
 
 
 def _explained(repo: str, fault: Any) -> str:
-    status = fault.response.status_code if fault.response is not None else 0
+    response: Any = fault.response  # absent in some versions of huggingface_hub
+    status = response.status_code if response is not None else 0
     said = scrub_text(str(fault.server_message or fault))[:300]
     remedy = {
         401: "the token is missing or wrong: log in with `hf auth login`, or set HF_TOKEN",
