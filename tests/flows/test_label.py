@@ -8,7 +8,8 @@ import pytest
 
 from stepward.flows import label as label_module
 from stepward.flows.config import LabelConfig
-from stepward.flows.label import Part, label
+from stepward.flows.label import label
+from stepward.flows.part import Part
 from stepward.flows.problems import problems_of
 from stepward.flows.resumption import nothing_left
 from stepward.prm.dataset.store import open_dataset

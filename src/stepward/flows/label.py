@@ -18,6 +18,7 @@ from stepward.flows.build import LabelingJob, build_engines, build_labeling
 from stepward.flows.config import LabelConfig
 from stepward.flows.logged import given_by_problem
 from stepward.flows.observe import RunObserver, metered
+from stepward.flows.part import Part
 from stepward.flows.pilot import fix_constants
 from stepward.flows.problems import problems_of
 from stepward.flows.prometheus import exporter
@@ -26,7 +27,7 @@ from stepward.labeling.evidence import LabelingConstants
 from stepward.labeling.plan import Engines, GivenSolution
 from stepward.prm.dataset.open_shard import drop_open_shard, load_open_shard, save_open_shard
 from stepward.prm.dataset.store import ShardStore
-from stepward.prm.errors import BudgetSpent, ConfigError
+from stepward.prm.errors import BudgetSpent
 from stepward.prm.types import LabeledSolution, Outcome, Problem, Rollout
 
 SHARDS_IN_FLIGHT = 2  # the next shard fills the engine while the last rollouts of this one end
@@ -39,40 +40,6 @@ Watch = Callable[["Progress"], None]
 async def directly(name: str, work: ShardWork) -> None:
     """Run a shard as it is, without Prefect."""
     await work()
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The shards of one of several processes that label one folder together.
-
-    Attributes:
-        number: Which process this is, from 1, of ``of``; its shards are every ``of``-th.
-        lease_s: Claim shards by leases of so many seconds, where the file system has no locks between machines.
-    """
-
-    number: int
-    of: int
-    lease_s: float | None = None
-
-    @classmethod
-    def parse(cls, text: str, lease_s: float | None = None) -> "Part":
-        """From ``i/n``.
-
-        Raises:
-            ConfigError: It is not two whole numbers with 1 <= i <= n.
-        """
-        number, _, of = text.partition("/")
-        if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-            raise ConfigError([f"shards: {text!r} is not i/n with 1 <= i <= n, such as 3/8"])
-        if lease_s is not None and lease_s < 10:
-            raise ConfigError(
-                [f"lease_s: {lease_s} is too short for a clock and a busy disk; give 10 or more"]
-            )
-        return cls(int(number), int(of), lease_s)
-
-    def holds(self, index: int) -> bool:
-        """Whether a shard is one of this part's."""
-        return index % self.of == self.number - 1
 
 
 @dataclass(slots=True)
@@ -164,9 +131,7 @@ async def label(
     job = build_labeling(config, fixed.constants, loaded, pilot=fixed.pilot)
     mine = [i for i in range(len(shards)) if part is None or part.holds(i)]
     progress = Progress(sum(len(shards[i]) for i in mine))
-    budget = Budget(
-        progress, config.budget_tokens, config.budget_hours, fixed.spent, fixed.problem_tokens
-    )
+    budget = Budget(progress, config.budget_tokens, config.budget_hours, fixed.spent, fixed.problem_tokens)
     with ShardStore.create_or_resume(
         config.out,
         job.manifest,

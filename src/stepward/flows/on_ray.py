@@ -13,8 +13,9 @@ from typing import Any
 
 from stepward.flows.build import build_engines
 from stepward.flows.config import LabelConfig
-from stepward.flows.label import Part, Progress, label
+from stepward.flows.label import Progress, label
 from stepward.flows.orchestrate import engine_fault, parameters_of, run_name, tags_of
+from stepward.flows.part import Part
 from stepward.flows.problems import problems_of
 from stepward.labeling.plan import Engines
 from stepward.prm.errors import ConfigError

@@ -8,19 +8,23 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
 from stepward.flows.artifacts import LabelPage
 from stepward.flows.config import LabelConfig
-from stepward.flows.label import Part, Progress, Through, Watch, directly, label
-from stepward.flows.pipeline import PipelineConfig, RoundResult, run_pipeline
+from stepward.flows.label import Progress, Through, Watch, directly, label
+from stepward.flows.part import Part
 from stepward.flows.prefect_server import PrefectServer
-from stepward.flows.quickstart import Outcomes, Say, Sizes, quickstart
 from stepward.prm.errors import EngineError
 
+if TYPE_CHECKING:
+    from stepward.flows.pipeline import PipelineConfig, RoundResult
+    from stepward.flows.quickstart import Outcomes, Sizes
+
 T = TypeVar("T")
+Say = Callable[[str], None]
 
 _RETRIES = 3
 _RETRY_DELAYS_S = [5.0, 20.0, 60.0]
@@ -75,11 +79,14 @@ async def label_in_flow(
 
 
 async def run_quickstart(
-    out: Path, *, seed: int, sizes: Sizes, watch: Watch, say: Say, server: PrefectServer | None
-) -> Outcomes:
+    out: Path, *, seed: int, sizes: "Sizes", watch: Watch, say: Say, server: PrefectServer | None
+) -> "Outcomes":
     """The quickstart as one Prefect flow, or without Prefect where there is no server."""
+    from stepward.flows.quickstart import (
+        quickstart,  # trains, so it loads torch, which labelling may not need
+    )
 
-    async def body(through: Through) -> Outcomes:
+    async def body(through: Through) -> "Outcomes":
         return await quickstart(out, seed=seed, sizes=sizes, through=through, watch=watch, say=say)
 
     if server is None or not await asyncio.to_thread(server.ready):
@@ -88,11 +95,12 @@ async def run_quickstart(
 
 
 async def run_pipeline_command(
-    config: PipelineConfig, *, watch: Watch, say: Say, server: PrefectServer | None
-) -> list[RoundResult]:
+    config: "PipelineConfig", *, watch: Watch, say: Say, server: PrefectServer | None
+) -> "list[RoundResult]":
     """The pipeline as one Prefect flow, or without Prefect where there is no server."""
+    from stepward.flows.pipeline import run_pipeline
 
-    async def body(through: Through) -> list[RoundResult]:
+    async def body(through: Through) -> "list[RoundResult]":
         return await run_pipeline(config, through=through, watch=watch, say=say)
 
     if server is None or not await asyncio.to_thread(server.ready):

@@ -128,7 +128,7 @@ def _run(
     lease_s: float | None,
 ) -> None:
     from stepward.flows.config import LabelConfig
-    from stepward.flows.label import Part
+    from stepward.flows.part import Part
     from stepward.flows.prefect_server import PrefectServer
     from stepward.flows.resumption import nothing_left
     from stepward.prm.errors import ConfigError

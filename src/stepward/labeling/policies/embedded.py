@@ -3,9 +3,12 @@
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from stepward.labeling.policies.transformers import TransformersPolicy, load_transformers
 from stepward.prm.errors import ModelError
+
+if TYPE_CHECKING:
+    from stepward.labeling.policies.transformers import TransformersPolicy
 
 
 def embedded_folder() -> Path:
@@ -13,7 +16,7 @@ def embedded_folder() -> Path:
     return Path(str(files("stepward.labeling.policies") / "embedded_checkpoint"))
 
 
-def load_embedded(*, batch_size: int = 128, prefix_cache_mib: int = 256) -> TransformersPolicy:
+def load_embedded(*, batch_size: int = 128, prefix_cache_mib: int = 256) -> "TransformersPolicy":
     """Load the shipped policy: float64, one thread, the same tokens for any batch.
 
     Args:
@@ -23,6 +26,8 @@ def load_embedded(*, batch_size: int = 128, prefix_cache_mib: int = 256) -> Tran
     Raises:
         ModelError: The installation lacks the checkpoint.
     """
+    from stepward.labeling.policies.transformers import load_transformers  # torch: seconds
+
     folder = embedded_folder()
     if not folder.is_dir():
         raise ModelError(
