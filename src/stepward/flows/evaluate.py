@@ -9,6 +9,7 @@ from pathlib import Path
 from stepward.flows.build import folder_of, load_policy_for, prompt_template
 from stepward.flows.config import EvaluateConfig
 from stepward.prm.errors import InputError
+from stepward.prm.evaluation.aggregation import AGGREGATIONS, LearnedAggregation, learn_aggregation
 from stepward.prm.evaluation.baselines import (
     fit_position,
     labels_up_to_first_error,
@@ -66,13 +67,14 @@ def run_evaluation(config: EvaluateConfig) -> Results:
         items=tuple(items),
         runs=tuple(runs),
         differences=differences,
-        best_of_n=(_best_of_n(config, prm, bootstrap),) if config.samples is not None else (),
+        best_of_n=_best_of_n(config, prm, bootstrap) if config.samples is not None else (),
         manifest={
             "prm": prm.name,
             "weights": prm.description.training.get("dataset_fingerprint"),
             "processbench": [path.name for path in config.processbench],
             "threshold_from": config.threshold_from.name if config.threshold_from is not None else None,
             "samples": config.samples.name if config.samples is not None else None,
+            "aggregation_from": config.aggregation_from.name if config.aggregation_from is not None else None,
             "seed": config.seed,
             "num_resamples": config.bootstrap,
         },
@@ -171,17 +173,50 @@ def _siblings(items: Sequence[Item]) -> list[Scores]:
     return scores
 
 
-def _best_of_n(config: EvaluateConfig, prm: RewardModel, bootstrap: Bootstrap) -> BestOfNResult:
-    """Best-of-N over a file of samples (ProcessBench's format with problem_id, final_answer, outcome, tokens)."""
+def _best_of_n(
+    config: EvaluateConfig, prm: RewardModel, bootstrap: Bootstrap
+) -> tuple[BestOfNResult, BestOfNResult]:
+    """Best-of-N over a file of samples (ProcessBench's format with problem_id, final_answer, outcome, tokens).
+
+    Twice: against the number of samples, and against the tokens that so many samples cost on average.
+    """
     pools = sample_pools(Path(str(config.samples)), prm)
     most = max(len(pool.classes) for pool in pools)
-    return evaluate_pools(
-        pools,
-        [n for n in PASS_AT if n <= most],
-        num_orders=config.num_orders,
-        seed=config.seed,
-        bootstrap=bootstrap,
-    )
+    numbers = [n for n in PASS_AT if n <= most]
+    tokens = [t for pool in pools for t in pool.tokens]
+    aggregations = dict(AGGREGATIONS)
+    if config.aggregation_from is not None:
+        aggregations["learned"] = learned_aggregation(config.aggregation_from, prm)
+
+    def curves(cuts: Sequence[int], cut_by: str) -> BestOfNResult:
+        return evaluate_pools(
+            pools,
+            cuts,
+            cut_by=cut_by,
+            aggregations=aggregations,
+            num_orders=config.num_orders,
+            seed=config.seed,
+            bootstrap=bootstrap,
+        )
+
+    # A budget holds what its samples cost with a reward model's reading: generated and scored.
+    budgets = [max(1, round(2 * n * sum(tokens) / len(tokens))) for n in numbers]
+    return curves(numbers, "samples"), curves(list(dict.fromkeys(budgets)), "tokens")
+
+
+def learned_aggregation(path: Path, prm: RewardModel) -> LearnedAggregation:
+    """The aggregation fitted on samples of other problems than those that are reported.
+
+    Raises:
+        EmptySideError: All of them are right, or all wrong.
+    """
+    rows = [
+        (pool.problem_id, scores, right)
+        for pool in sample_pools(path, prm)
+        for scores, right in zip(pool.scores, pool.right, strict=True)
+        if right is not None
+    ]
+    return learn_aggregation([r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows])
 
 
 def sample_pools(path: Path, prm: RewardModel) -> list[SamplePool]:

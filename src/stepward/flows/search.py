@@ -144,8 +144,7 @@ async def run_search(config: SearchRunConfig, watch: Watch = lambda run, progres
             "policy": f"{policy.info.name} {policy.info.revision} ({policy.info.engine})",
             "prompt": template.hash,
             "prm": prm.name,
-            "weights": prm.description.training.get("dataset_fingerprint")
-            or prm.description.training.get("dataset"),
+            "weights": _trained_on(prm),
             "sampler": config.sampler.model_dump(),
             "steps": config.steps.model_dump(),
             "max_step_tokens": config.max_step_tokens,
@@ -156,6 +155,12 @@ async def run_search(config: SearchRunConfig, watch: Watch = lambda run, progres
     )
     write_search(config.out, results)
     return results
+
+
+def _trained_on(prm: Any) -> Any:
+    """What the checkpoint says of its data; a served one says nothing."""
+    description = getattr(prm, "description", None)
+    return None if description is None else description.training.get("dataset")
 
 
 async def _one_run(
@@ -262,4 +267,5 @@ class Deviations:
 
 def deviations_of(prm: Any) -> Deviations | None:
     """The deviations of a reward model whose head has them (beta, ensemble), else None."""
-    return Deviations(prm) if hasattr(prm.prm.model.head, "deviation") else None
+    head = getattr(getattr(getattr(prm, "prm", None), "model", None), "head", None)
+    return Deviations(prm) if hasattr(head, "deviation") else None

@@ -72,6 +72,8 @@ def evaluation_table(results: Results) -> RenderableType:
         if over is not None:
             parts.append(Text(f"over the best baseline, {over[0]}: {_points(over[1])}"))
     for curves in results.best_of_n:
+        if curves.cut_by != "samples":
+            continue  # the page has the curves against tokens
         largest = max(curves.cuts)
         table = Table(
             title=f"Final answers of {curves.num_problems:,} problems, {largest} samples each",

@@ -13,8 +13,15 @@ Opt = typer.Option
 
 @app.command()
 def evaluate(
-    prm: Annotated[str, typer.Argument(help="Reward model: folder or Hub id")],
     out: Annotated[Path, Opt(help="Results folder")],
+    prm: Annotated[str | None, typer.Argument(help="Reward model: folder or Hub id")] = None,
+    critic: Annotated[
+        str | None, Opt(help="Instead of a reward model: judge, generative, or a published critic")
+    ] = None,
+    policy: Annotated[str | None, Opt(help="The engine that writes critiques")] = None,
+    num_critiques: Annotated[int, Opt(help="Critiques a solution; the majority counts")] = 8,
+    max_tokens: Annotated[int, Opt(help="Most tokens of a critique")] = 2048,
+    limit: Annotated[int | None, Opt(help="Only the first so many solutions of each file (critics)")] = None,
     processbench: Annotated[
         list[Path] | None, Opt(help="File of ProcessBench's format to report; may be repeated")
     ] = None,
@@ -23,12 +30,21 @@ def evaluate(
     ] = None,
     threshold: Annotated[float | None, Opt(help="A threshold fixed by hand")] = None,
     samples: Annotated[Path | None, Opt(help="File of samples for best-of-N")] = None,
+    aggregation_from: Annotated[
+        Path | None, Opt(help="Samples of other problems, to learn an aggregation of step scores on")
+    ] = None,
     baseline_policy: Annotated[str | None, Opt(help="Also score the baselines, with this policy")] = None,
     seed: Annotated[int, Opt()] = 0,
 ) -> None:
     """Report F1 of the first wrong step, and best-of-N against majority vote."""
     from stepward.flows.config import EvaluateConfig, parse
+    from stepward.prm.errors import ConfigError
 
+    if (prm is None) == (critic is None):
+        raise ConfigError(["evaluate: name a reward model, or a critic with --critic and --policy, not both"])
+    if critic is not None:
+        _evaluate_critic(critic, policy, out, processbench, num_critiques, max_tokens, limit, seed)
+        return
     config = parse(
         EvaluateConfig,
         prm=prm,
@@ -37,6 +53,7 @@ def evaluate(
         threshold_from=threshold_from,
         threshold=threshold,
         samples=samples,
+        aggregation_from=aggregation_from,
         baseline_policy=baseline_policy,
         seed=seed,
     )
@@ -46,6 +63,36 @@ def evaluate(
     from stepward.flows.tables import evaluation_table
 
     Console().print(evaluation_table(run_evaluation(config)))
+
+
+def _evaluate_critic(
+    critic: str,
+    policy: str | None,
+    out: Path,
+    processbench: list[Path] | None,
+    num_critiques: int,
+    max_tokens: int,
+    limit: int | None,
+    seed: int,
+) -> None:
+    from rich.console import Console
+
+    from stepward.flows.config import parse
+    from stepward.flows.critics import CriticConfig, run_critic
+    from stepward.flows.tables import evaluation_table
+
+    config = parse(
+        CriticConfig,
+        critic=critic,
+        policy=policy,
+        out=out,
+        processbench=tuple(processbench) if processbench else None,
+        num_critiques=num_critiques,
+        max_tokens=max_tokens,
+        limit=limit,
+        seed=seed,
+    )
+    Console().print(evaluation_table(run_critic(config)))
 
 
 @app.command()
@@ -80,12 +127,16 @@ def score(
     ],
     solutions: Annotated[Path, typer.Argument(help="JSON lines with problem and steps")],
     out: Annotated[Path | None, Opt(help="JSON lines to write; the screen by default")] = None,
+    policy: Annotated[
+        str | None, Opt(help="Engine that serves a published critic (GenPRM, ThinkPRM), such as vllm:NAME")
+    ] = None,
 ) -> None:
     """P(step is right) for each step of each solution."""
     import json
 
+    from stepward.flows.build import load_policy_for
     from stepward.prm.errors import EngineError, ProblemFileError
-    from stepward.prm.models.load import load
+    from stepward.prm.models.load import load, load_critic
     from stepward.prm.models.served import ServedRewardModel
     from stepward.prm.problems import read_solutions
 
@@ -95,7 +146,7 @@ def score(
             raise ProblemFileError(
                 solutions, row.place.number, "a row to score needs problem and a list of steps"
             )
-    model = load(prm)
+    model = load(prm) if policy is None else load_critic(prm, load_policy_for(policy))
     asked = [row.problem or "" for row in rows], [row.steps for row in rows]
     scores = model.score_each(*asked) if isinstance(model, ServedRewardModel) else model.score(*asked)
     failed = [s for s in scores if isinstance(s, EngineError)]
