@@ -39,7 +39,8 @@ from stepward.training.loop import Schedule
 FOLDER = Path(os.environ.get("STEPWARD_BENCH", Path(tempfile.gettempdir()) / "stepward-bench-training"))
 SEEDS = (0, 1, 2)
 LABEL_PROBLEMS, TRAINED_PROBLEMS = 750, 500
-HELDOUT_PROBLEMS, HELDOUT_SEED, TUNING_PROBLEMS, REPORTED_PROBLEMS, SAMPLES = 1060, 2, 60, 150, 8
+HELDOUT_PROBLEMS, HELDOUT_SEED, SAMPLES = 1060, 2, 8
+TUNING_PROBLEMS, REPORTED_PROBLEMS, FURTHER_PROBLEMS = 60, 150, 250
 
 SCHEDULE = Schedule(
     epochs=5,
@@ -74,19 +75,19 @@ class Run:
 
 RUNS: dict[str, Run] = {
     "bce": Run("bce"),
+    "beta_binomial": Run("beta_binomial"),
+    "pqm": Run("pqm"),
+    "pairwise": Run("pairwise"),
+    "mse": Run("mse", target="value"),
+    "soft_minimum": Run("soft_minimum"),
+    "implicit": Run("implicit", surprisal=False),
+    "outcome_classes": Run("outcome_classes", target="outcome", labelling={"block_tokens": 1}),
+    "ensemble": Run("ensemble"),
+    "bce, soft": Run("bce", target="value"),
+    "bce, progress": Run("bce", target="progress"),
     "bce, two_class": Run("bce", "two_class"),
     "bce, mlp": Run("bce", "mlp"),
     "bce, vocabulary": Run("bce", "vocabulary"),
-    "bce, soft": Run("bce", target="value"),
-    "bce, progress": Run("bce", target="progress"),
-    "mse": Run("mse", target="value"),
-    "pqm": Run("pqm"),
-    "pairwise": Run("pairwise"),
-    "beta_binomial": Run("beta_binomial"),
-    "ensemble": Run("ensemble"),
-    "soft_minimum": Run("soft_minimum"),
-    "outcome_classes": Run("outcome_classes", target="outcome", labelling={"block_tokens": 1}),
-    "implicit": Run("implicit", surprisal=False),
     "light_linear": Run("light_linear", surprisal=False),
     "light_mlp": Run("light_mlp", surprisal=False),
 }
@@ -117,7 +118,8 @@ def make_data(folder: Path) -> None:
     if (folder / "further.jsonl").exists():
         return
     tuning, others = split_by_problem(list(open_dataset(samples.out).solutions()), TUNING_PROBLEMS)
-    reported, further = split_by_problem(others, REPORTED_PROBLEMS)
+    reported, others = split_by_problem(others, REPORTED_PROBLEMS)
+    further, _ = split_by_problem(others, FURTHER_PROBLEMS)
     for part, rows in (("tuning", tuning), ("reported", reported), ("further", further)):
         write_processbench(folder / f"{part}.jsonl", rows)
 

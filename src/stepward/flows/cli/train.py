@@ -26,12 +26,25 @@ def train(
         str | None, Opt(help="Frozen language model whose log-probabilities are an extra input")
     ] = None,
     loss: Annotated[str | None, Opt()] = None,
+    head: Annotated[str | None, Opt(help="The loss's usual one by default")] = None,
     target: Annotated[str | None, Opt(help="What labels are turned into")] = None,
     epochs: Annotated[int | None, Opt()] = None,
     batch_size: Annotated[int | None, Opt(help="Solutions an optimizer step")] = None,
     learning_rate: Annotated[float | None, Opt()] = None,
     weight_decay: Annotated[float | None, Opt()] = None,
+    share_prompts: Annotated[
+        bool | None, Opt(help="A problem's solutions share one copy of its prompt")
+    ] = None,
+    row_tokens: Annotated[int | None, Opt(help="Pack solutions into rows of so many ids; 0 = do not")] = None,
+    save_every_steps: Annotated[
+        int | None, Opt(help="Checkpoints within an epoch, to resume a killed run")
+    ] = None,
     validation_share: Annotated[float | None, Opt(help="Share of problems held out")] = None,
+    device: Annotated[str | None, Opt(help="cpu, cuda, ...; accelerate launch decides for itself")] = None,
+    bfloat16: Annotated[bool | None, Opt(help="Compute in bfloat16; weights stay float32")] = None,
+    lora_rank: Annotated[int | None, Opt(help="Train adapters of this rank; 0 = all weights")] = None,
+    gradient_checkpointing: Annotated[bool | None, Opt(help="Less memory, more time")] = None,
+    tracker: Annotated[list[str] | None, Opt(help="tensorboard, wandb, ...; may be repeated")] = None,
     seed: Annotated[int | None, Opt()] = None,
 ) -> None:
     """Fit a process reward model on a labelled dataset."""
@@ -46,24 +59,34 @@ def train(
         prompt=prompt,
         reference=reference,
         loss=loss,
+        head=head,
         target=target,
         epochs=epochs,
         batch_size=batch_size,
         learning_rate=learning_rate,
         weight_decay=weight_decay,
+        share_prompts=share_prompts,
+        row_tokens=row_tokens,
+        save_every_steps=save_every_steps,
         validation_share=validation_share,
+        device=device,
+        bfloat16=bfloat16,
+        lora_rank=lora_rank,
+        gradient_checkpointing=gradient_checkpointing,
+        trackers=tuple(tracker) if tracker else None,
         seed=seed,
     )
     from stepward.flows.tables import training_table
     from stepward.flows.train import train as run
+    from stepward.training.loop import Progress
 
     last = time.monotonic()
 
-    def watch(progress: object) -> None:
+    def watch(progress: Progress) -> None:
         nonlocal last
         if time.monotonic() - last >= 5.0:
             last = time.monotonic()
-            print(progress, file=sys.stderr, flush=True)
+            print(progress.line(), file=sys.stderr, flush=True)
 
     result = run(config, watch)
     from rich.console import Console
