@@ -17,8 +17,8 @@ def products(
         str,
         typer.Argument(
             metavar="PRODUCT",
-            help="Pairs: siblings (SVPO, Tree-PLV), step_apo, step_dpo, cso. Credit: tree_rpo, tree_rl, tree_grpo, gigpo, "
-            "rtmc, pav, median, quantile, information_gain, progress_advantage. Or rationales.",
+            help="Pairs: siblings (SVPO, Tree-PLV), step_apo, step_dpo, cso. Credit: tree_rpo, tree_rl, tree_grpo, "
+            "gigpo, rtmc, pav, median, quantile, information_gain, progress_advantage. Or rationales.",
         ),
     ],
     folder: Annotated[Path, typer.Argument(help="Dataset folder")],
