@@ -159,6 +159,21 @@ async def test_a_meter_knows_what_is_in_flight_and_for_how_long():
     assert meter.tokens_per_s(began + 1000.0) == 0.0, "an old minute is no rate"
 
 
+def test_a_watched_engine_still_says_what_it_is(config):
+    from stepward.flows.build import build_engines, build_labeling
+    from stepward.labeling.evidence import LabelingConstants
+
+    class Versioned:
+        version, folder, usage = "vllm 0.32.0", Path("somewhere"), None
+
+    inner = Versioned()
+    policy = MeteredPolicy(inner, Meter())  # type: ignore[arg-type]
+    assert (policy.version, policy.folder, policy.usage) == ("vllm 0.32.0", Path("somewhere"), None)
+    engines, _ = metered(build_engines(config))
+    assert build_labeling(config, LabelingConstants(), engines).manifest.policy.engine == "replay"
+    assert engines.completer is engines.policy, "one engine stays one"
+
+
 def result(i: int, outcomes: list[Outcome], texts: list[str]) -> ProblemResult:
     """A problem with rollouts at one prefix."""
     rollouts = tuple(
