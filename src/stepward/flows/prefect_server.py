@@ -98,6 +98,12 @@ _BOUNDED = {
 }
 
 
+def set_bounds() -> None:
+    """Bound the books of a server of ours; what the user set stays."""
+    for name, value in _BOUNDED.items():
+        os.environ.setdefault(name, value)
+
+
 @contextmanager
 def lasting_server(say: Callable[[str], None] = _say) -> Generator[str]:
     """A server for schedules, as long as the block lasts: the one at PREFECT_API_URL, else one that is started.
@@ -120,8 +126,7 @@ def lasting_server(say: Callable[[str], None] = _say) -> Generator[str]:
             ) from fault
         yield url
         return
-    for name, value in _BOUNDED.items():
-        os.environ.setdefault(name, value)
+    set_bounds()
     port = _free_port(4200)
     url = f"http://127.0.0.1:{port}/api"
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
