@@ -1,5 +1,6 @@
 """The command on the embedded policy: the same bytes for any batch, any number of workers, and after a kill."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 
 from stepward.prm.dataset.integrity import verify
 from stepward.prm.dataset.store import open_dataset
+from stepward.prm.types import VerdictKind
 
 pytestmark = pytest.mark.slow
 
@@ -131,3 +133,41 @@ def test_the_command_and_the_package_start_quickly():
     heavy = "import sys, stepward.prm.types as t; print({'torch', 'vllm', 'prefect', 'datasets'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_tool_verdicts_of_a_real_run_are_fused_named_and_the_same_for_any_batch(tmp_path):
+    words = [
+        *("label", "generator:12", "--recipe", "quickstart", "--no-prefect", "--num-solutions", "2"),
+        *("--allocation", "information_gain", "--labeler", "changepoint", "--verifiers", "arithmetic"),
+    ]
+    stepward(*words, "--out", tmp_path / "a")
+    stepward(*words, "--out", tmp_path / "b", "--batch-size", "5")
+    assert content(tmp_path / "a") == content(tmp_path / "b")
+    rows = list(open_dataset(tmp_path / "a").solutions())
+    by = {x.decided_by for r in rows for x in r.labels if x.label is not None}
+    assert "posterior+arithmetic" in by
+    told = {v.kind for r in rows for x in r.labels for v in x.verdicts}
+    assert VerdictKind.SUPPORTED in told
+    mine = tmp_path / "mine.jsonl"
+    solution = {"problem_id": rows[0].problem.id, "steps": ["2 + 2 = 5", "The answer is 5."]}
+    mine.write_text(json.dumps(solution) + "\n")
+    vetoed = [*words, "--fusion", "veto", "--solutions", mine, "--out", tmp_path / "v"]
+    stepward(*vetoed)
+    (row,) = open_dataset(tmp_path / "v").solutions()
+    assert (row.labels[0].label, row.labels[0].decided_by, row.first_error) == (0, "arithmetic", 0)
+    assert "off_policy" in row.marks
+
+
+def test_problems_without_answers_are_labelled_by_votes_and_compared_with_the_truth(tmp_path):
+    out = tmp_path / "votes"
+    stepward(
+        *("label", "generator:12", "--recipe", "quickstart", "--no-prefect", "--num-solutions", "6"),
+        *("--num-rollouts", "2", "--outcomes", "votes", "--out", out),
+    )
+    rows = list(open_dataset(out).solutions())
+    assert {r.solution.outcome_from for r in rows} == {"votes"}
+    majority = [r for r in rows if "no_majority" not in r.marks]
+    assert majority
+    assert all(r.solution.outcome_share is not None for r in majority if r.solution.final_answer)
+    audited = stepward("audit", "labels", out)
+    assert "against the exact truth" in audited.stdout

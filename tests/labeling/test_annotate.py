@@ -195,6 +195,16 @@ def test_votes_stand_in_for_the_reference_and_every_row_says_so_with_its_share()
     assert hard(found[2]) == [0, 0, 0], "rollouts are compared with the majority's answer"
 
 
+def test_a_solution_of_which_nothing_is_known_has_no_hard_label_only_a_probability():
+    policy = script([RIGHT, RIGHT, WRONG], finish)
+    bare = replace(PROBLEM, answers=())
+    plan = labelling(policy, allocation=NoRollouts(), estimator="changepoint", num_solutions=3)
+    for row in run(policy, plan, bare).solutions:
+        assert hard(row) == [None] * 3
+        assert all(x.p_first_error is not None for x in row.labels)
+        assert {x.decided_by for x in row.labels} == {""}
+
+
 def test_votes_do_not_look_at_the_reference_that_is_there():
     lie = replace(PROBLEM, answers=("99",))
     policy = script([RIGHT, RIGHT, WRONG], finish)

@@ -2,7 +2,8 @@
 
 Exported for every step i (0-based; prefix i + 1 ends with it): ``p_first_error`` = P(step i is the first wrong
 one). The hard label is 1 where P(no error up to step i) and 0 where P(first error = i) reaches ``confidence``,
-else unknown; so are the steps after a first error, about whose own rightness rollouts say nothing.
+else unknown; so are the steps after a first error, about whose own rightness rollouts say nothing, and all steps of
+a solution of which nothing at all is known.
 ``first_error`` is the most probable first error, ties to none. A prefix value is the posterior mean of V with
 the 90 % interval of the Beta distribution of equal mean and variance.
 """
@@ -16,13 +17,13 @@ from stepward.labeling.changepoint.problem import SolutionPosterior, posteriors
 from stepward.labeling.estimators.prefix_value import known_outcome, too_truncated
 from stepward.labeling.estimators.registry import TruncatedAs, register
 from stepward.labeling.evidence import LabelingConstants, SolutionEvidence, SolutionLabels
-from stepward.prm.types import Allocation, Counts, Estimate, StepLabel
+from stepward.prm.types import Allocation, Counts, Estimate, StepLabel, VerdictKind
 
 CONFIDENCE = 0.8
 """Posterior probability that a hard label needs."""
 
 
-@register("changepoint", version="1", valid_for=set(Allocation))
+@register("changepoint", version="2", valid_for=set(Allocation))
 def changepoint(
     solutions: Sequence[SolutionEvidence],
     counts: Sequence[Sequence[Counts]],
@@ -94,13 +95,27 @@ def _label(
     if own is not None:
         estimates[-1] = Estimate(row[-1], float(own), float(own), float(own))
     labels: list[StepLabel] = []
+    known = _is_known_of(evidence, truncated_as)
     for i in range(steps):
         readings = {_hard(p, i, confidence) for p in (main, other)}
-        label = readings.pop() if len(readings) == 1 and not too_truncated(row[i + 1]) else None
+        sure = known and len(readings) == 1 and not too_truncated(row[i + 1])
+        label = readings.pop() if sure else None
         labels.append(StepLabel(label, float(main.p_first_error[i]), "" if label is None else "posterior"))
     best = int(np.argmax(main.p_first_error[:steps]))
     first_error = best if main.p_first_error[best] > main.p_first_error[steps] else None
     return SolutionLabels(tuple(estimates), tuple(labels), first_error)
+
+
+def _is_known_of(evidence: SolutionEvidence, truncated_as: TruncatedAs) -> bool:
+    """Whether anything at all is known of this solution: its own outcome, a judged rollout, a verdict, a hint.
+
+    Without it the posterior is the prior and what its siblings say of the problem: enough for P, not for a label.
+    """
+    own = known_outcome(evidence.outcome, truncated_as) is not None
+    unfinished = truncated_as == "wrong" and any(map(len, evidence.draws))
+    told = any(v.kind is not VerdictKind.UNKNOWN for at_step in evidence.verdicts for v in at_step)
+    drawn = any(evidence.trials(t)[1] for t in range(evidence.num_steps + 1))
+    return own or drawn or unfinished or told or bool(evidence.prm_scores)
 
 
 def _hard(posterior: SolutionPosterior, step: int, confidence: float) -> int | None:
