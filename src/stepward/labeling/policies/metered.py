@@ -128,12 +128,6 @@ class MeteredPolicy:
         return version if isinstance(version, str) else None
 
     @property
-    def version(self) -> str | None:
-        """The engine's own version, for the manifest, or None."""
-        version: object = getattr(self.inner, "version", None)
-        return version if isinstance(version, str) else None
-
-    @property
     def usage(self) -> Usage | None:
         """What the engine inside counts of itself, or None."""
         usage: object = getattr(self.inner, "usage", None)
