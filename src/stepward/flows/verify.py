@@ -15,6 +15,7 @@ from stepward.verifiers.base import Verifier, make_verifier
 
 # Importing a module registers its verifier; a name from elsewhere is found by its entry point.
 IN_TREE = {
+    "algebra": "stepward.verifiers.algebra",
     "answer": "stepward.verifiers.answer",
     "arithmetic": "stepward.verifiers.arithmetic",
     "judge": "stepward.verifiers.judge",

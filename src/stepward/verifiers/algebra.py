@@ -9,13 +9,19 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from stepward.prm.types import Problem, Reason, Verdict
 from stepward.verifiers.answers.expressions import Unreadable
 from stepward.verifiers.base import register_verifier
 from stepward.verifiers.claims.calculus import Question, questions_of
 from stepward.verifiers.claims.decisions import MAX_BEYOND_LIMITS, Decision, Truth, shown, verdict_of
-from stepward.verifiers.claims.derivations import decide_derivation, has_several_roots, order_question, states_value
+from stepward.verifiers.claims.derivations import (
+    decide_derivation,
+    has_several_roots,
+    order_question,
+    states_value,
+)
 from stepward.verifiers.claims.identities import decide_identity
 from stepward.verifiers.claims.integers import decide_congruences, decide_integers
 from stepward.verifiers.claims.reading import MAX_CHARS
@@ -24,8 +30,8 @@ from stepward.verifiers.workers import CallResult, Supervisor, shared
 
 NAME = "algebra"
 VERSION = "1"
-CPU_S = 2.0
-"""CPU seconds that a worker may spend on one question."""
+CPU_S = 1.0
+"""CPU seconds that workers may spend on one step but for the last question; none is asked after a fault."""
 
 _NOTHING = "no claim about unknowns was read"
 _MODULE = "stepward.verifiers.claims.symbolic"
@@ -65,9 +71,7 @@ def read_step(text: str, before: Sequence[str] = ()) -> Reading:
         if beyond >= MAX_BEYOND_LIMITS:
             break
         for claim in statement.claims:
-            beyond += _append(
-                found, _bounded(lambda c=claim: decide_identity(c, text), claim.start, claim.end)
-            )
+            beyond += _append(found, _bounded(partial(decide_identity, claim, text), claim.start, claim.end))
         found.extend(decide_congruences(statement, text))
         if index:
             row, at, whole = statements, index - 1, text
@@ -78,14 +82,17 @@ def read_step(text: str, before: Sequence[str] = ()) -> Reading:
         else:
             continue
         first = row[at]
-        if origin is not None and states_value(statement) and states_value(first) and _ANOTHER_VALUE.match(between):
+        if (
+            origin is not None
+            and states_value(statement)
+            and states_value(first)
+            and _ANOTHER_VALUE.match(between)
+        ):
             first, between = origin, " so "
         elif _is_alternative(row, at, whole):
             origin = None
             continue
-        made = _bounded(
-            lambda a=first, b=statement, c=between: decide_derivation(a, b, c), statement.start, statement.end
-        )
+        made = _bounded(partial(decide_derivation, first, statement, between), statement.start, statement.end)
         beyond += _append(found, made)
         origin = first if made is not None and states_value(statement) and has_several_roots(first) else None
         if made is None and (question := order_question(first, statement, between)) is not None:
@@ -172,6 +179,8 @@ class Algebra:
                 result = await supervisor.arun(function, question.arguments, version=VERSION, cpu_s=CPU_S)
                 decisions.append(decision_of(question, result, text))
                 spent_s += result.seconds
+                if not result.ok or spent_s > CPU_S:
+                    break
         decisions.sort(key=lambda d: d.start)
         verdict = verdict_of(decisions, NAME, VERSION, began=began, nothing=_NOTHING)
         return replace(verdict, seconds=local_s + spent_s)

@@ -24,7 +24,7 @@ from stepward.verifiers.claims.reading import Claim, claims_of
 from stepward.verifiers.claims.statements import statements_of
 
 NAME = "arithmetic"
-VERSION = "1"
+VERSION = "2"
 
 # Quotients of two units of one kind, or of a percentage and a share.
 _CONVERSIONS = frozenset(

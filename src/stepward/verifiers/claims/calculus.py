@@ -1,6 +1,7 @@
 r"""Claims of derivatives and integrals, read out of a step's text; workers decide them.
 
-``\frac{d}{dx}(x^3) = 3x^2``, ``f(x) = x^3`` and then ``f'(x) = 3x^2``, ``\int x^2 dx = x^3/3 + C``, ``\int_0^1 x dx = 1/2``.
+``\frac{d}{dx}(x^3) = 3x^2``, ``f(x) = x^3`` and then ``f'(x) = 3x^2``, ``\int x^2 dx = x^3/3 + C``,
+``\int_0^1 x dx = 1/2``.
 """
 
 import re
@@ -11,7 +12,10 @@ from stepward.verifiers.claims.exact import parse
 from stepward.verifiers.claims.reading import not_stated
 
 MAX_QUESTIONS = 6
-_END = r"(?=\s*(?:\\\]|\\\)|\$|\n|\\\\|[,;]\s|\.(?!\d)|=|≈|\\approx|\\quad|\\text|\\end|\\Rightarrow|\\implies|$| (?:and|so|which|is|at|for|where)\b))"
+_END = (
+    r"(?=\s*(?:\\\]|\\\)|\$|\n|\\\\|[,;]\s|\.(?!\d)|=|≈|\\approx|"
+    r"\\quad|\\text|\\end|\\Rightarrow|\\implies|$| (?:and|so|which|is|at|for|where)\b))"
+)
 _BY = re.compile(
     r"\\[dt]?frac\{d\}\{d([a-zA-Z])\}\s*(?:\\left\s*)?([(\[])(.{1,200}?)(?:\\right\s*)?[)\]]\s*=\s*(.{1,200}?)"
     + _END

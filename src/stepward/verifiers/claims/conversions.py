@@ -20,7 +20,8 @@ _UNITS = {
         "day": "day days", "week": "week weeks", "meter": "meter meters metre metres m", "kilometer":
         "kilometer kilometers kilometre kilometres km", "centimeter": "centimeter centimeters cm", "millimeter":
         "millimeter millimeters mm", "inch": "inch inches", "foot": "foot feet ft", "yard": "yard yards yd", "mile":
-        "mile miles", "gram": "gram grams g", "kilogram": "kilogram kilograms kg", "milligram": "milligram milligrams mg",
+        "mile miles", "gram": "gram grams g", "kilogram": "kilogram kilograms kg", "milligram":
+        "milligram milligrams mg",
         "pound": "pound pounds lb lbs", "liter": "liter liters litre litres", "milliliter":
         "milliliter milliliters ml mL", "gallon": "gallon gallons", "quart": "quart quarts", "pint": "pint pints",
     }.items()

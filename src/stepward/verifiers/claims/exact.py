@@ -79,10 +79,10 @@ def parse(text: str, *, signs: bool = False, functions: bool = False) -> Express
     tree = expression(parse_sum(cursor, parse_atom))
     if not cursor.at_end():
         raise Unreadable(f"{cursor.peek().text[:20]!r} behind an expression")
+    known = _KNOWN | {"pm", "mp"} if signs else _KNOWN
     for node in walk(tree):
-        if isinstance(node, Apply) and node.function not in _KNOWN and not functions:
-            if not (signs and node.function in ("pm", "mp")):
-                raise Unreadable(f"the function {node.function[:20]!r}")
+        if isinstance(node, Apply) and node.function not in known and not functions:
+            raise Unreadable(f"the function {node.function[:20]!r}")
     return tree
 
 

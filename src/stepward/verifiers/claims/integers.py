@@ -3,6 +3,7 @@ r"""Claims about whole numbers: congruences, remainders, divisors, binomial coef
 Each is a fixed form of words or signs around plain numerals; whatever is more than a numeral is left to others.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -35,8 +36,8 @@ _DIVISOR = re.compile(
     r"\s*(?:\\right)?\)\s*=\s*" + _N + _STOP
 )
 _DIVISOR_IN_WORDS = re.compile(
-    r"\b(gcd|lcm|hcf|greatest common (?:divisor|factor)|least common multiple)(?: \([A-Z]{3}\))? of" + _GAP + _N + _GAP +
-    r"and" + _GAP + _N + _GAP + r"(?:is|=)" + _GAP + _N + _STOP, re.I
+    r"\b(gcd|lcm|hcf|greatest common (?:divisor|factor)|least common multiple)(?: \([A-Z]{3}\))? of" + _GAP + _N +
+    _GAP + r"and" + _GAP + _N + _GAP + r"(?:is|=)" + _GAP + _N + _STOP, re.I
 )  # fmt: skip
 _CHOOSE = re.compile(r"(?<![\w\\^_])(?:C|nCr)\(\s*(\d{1,4})\s*,\s*(\d{1,4})\s*\)\s*=\s*" + _N + _STOP)
 _CHOOSE_IN_WORDS = re.compile(
@@ -47,8 +48,8 @@ _PROGRESSION = re.compile(
     r"(?:\\[lc]?dots|\.\.\.|…|⋯)\s*\+\s*" + _N + r"\s*=\s*" + _N + _STOP
 )  # fmt: skip
 _SIGMA = re.compile(
-    r"(?<![\d\w)}+\-*/=] )(?<![\d\w)}+\-*/])\\sum_\{\s*([a-z])\s*=\s*(\d{1,4})\s*\}\s*\^\s*(?:\{\s*(\d{1,4})\s*\}|(\d))\s*"
-    r"([^=$\n&+\-]{1,80}?)\s*=\s*" + _N + _STOP
+    r"(?<![\d\w)}+\-*/=] )(?<![\d\w)}+\-*/])\\sum_\{\s*([a-z])\s*=\s*(\d{1,4})\s*\}\s*\^\s*"
+    r"(?:\{\s*(\d{1,4})\s*\}|(\d))\s*([^=$\n&+\-]{1,80}?)\s*=\s*" + _N + _STOP
 )  # fmt: skip
 
 
@@ -144,11 +145,7 @@ def _progression(match: re.Match[str]) -> Said:
     step = terms[1] - terms[0]
     if len(terms) < 3 and not (terms[0] == 1 and step in (1, 2)):
         return None
-    if (
-        step <= 0
-        or any(b - a != step for a, b in zip(terms, terms[1:], strict=False))
-        or (last - terms[0]) % step
-    ):
+    if step <= 0 or any(b - a != step for a, b in itertools.pairwise(terms)) or (last - terms[0]) % step:
         return None
     right = (terms[0] + last) * ((last - terms[0]) // step + 1) // 2
     return right == value, f"the sum is {right}"

@@ -72,7 +72,8 @@ _LEXEME = re.compile(
         |iff|in|cong|sim|mid|pmod|bmod|mod|quad)(?![a-zA-Z])|\|)
     | (?P<order>[<>]=?|[≤≥]|\\(?:leq?|geq?|leqslant|geqslant|lt|gt)(?![a-zA-Z]))
     | (?P<equal>==?)
-    | (?P<known>\\[dt]?binom(?![a-zA-Z])|\\[dtc]?frac(?![a-zA-Z])|\\sqrt(?![a-zA-Z])|\\pi(?![a-zA-Z])|[π√]|sqrt(?=\s?\())
+    | (?P<known>\\[dt]?binom(?![a-zA-Z])|\\[dtc]?frac(?![a-zA-Z])|\\sqrt(?![a-zA-Z])|\\pi(?![a-zA-Z])
+        |[π√]|sqrt(?=\s?\())
     | (?P<either>\\pm(?![a-zA-Z])|±)
     | (?P<command>\\[a-zA-Z]+|\\[{}]|\\.)
     | (?P<word>[^\W\d_]+(?:['’\-][^\W\d_]+)*)
@@ -98,9 +99,11 @@ _SHORT = frozenset(
     "bus bar jar job kid key leg lot map mom dad pan pet pin pig hen cow row sit age ago ad ads air arm art ax".split()
 )
 _AS_ONE = {"approx": (Kind.RELATION, "≈"), "equal": (Kind.RELATION, "="), "times": (Kind.OPERATOR, "*"),
-           "divide": (Kind.OPERATOR, "/"), "plus": (Kind.OPERATOR, "+"), "either": (Kind.OPERATOR, "\\pm"), "caret": (Kind.OPERATOR, "^"),
+           "divide": (Kind.OPERATOR, "/"), "plus": (Kind.OPERATOR, "+"),
+           "either": (Kind.OPERATOR, "\\pm"), "caret": (Kind.OPERATOR, "^"),
            "percent": (Kind.POSTFIX, "%"), "bang": (Kind.POSTFIX, "!"), "degree": (Kind.WORD, "degrees")}  # fmt: skip
-_KINDS = {"newline": Kind.BREAK, "order": Kind.ORDER, "stop": Kind.BREAK, "other": Kind.BREAK, "delimiter": Kind.DELIMITER,
+_KINDS = {"newline": Kind.BREAK, "order": Kind.ORDER,
+          "stop": Kind.BREAK, "other": Kind.BREAK, "delimiter": Kind.DELIMITER,
           "open": Kind.OPEN, "close": Kind.CLOSE, "elision": Kind.FOREIGN, "foreign": Kind.FOREIGN,
           "command": Kind.FOREIGN}  # fmt: skip
 

@@ -1,7 +1,7 @@
 r"""Orders of plain numbers: ``3/4 < 0.8``, ``\\pi > 4``."""
 
 from stepward.prm.types import Reason
-from stepward.verifiers.answers.expressions import Unreadable
+from stepward.verifiers.answers.expressions import Symbol, Unreadable, walk
 from stepward.verifiers.claims.decisions import Decision, Truth, shown
 from stepward.verifiers.claims.exact import compare, parse
 from stepward.verifiers.claims.reading import Claim, not_stated
@@ -19,6 +19,8 @@ def decide_order(claim: Claim, text: str) -> Decision | None:
     """
     try:
         left, right = parse(claim.left.text), parse(claim.right.text)
+        if any(isinstance(n, Symbol) and n.name != "pi" for side in (left, right) for n in walk(side)):
+            return None
         sides = compare(left, right)
     except Unreadable:
         return None

@@ -30,8 +30,10 @@ _HARMLESS_VERBS = frozenset(
     "subtract add subtracting adding multiplying dividing approximately about roughly".split()
 )
 _AFTER_VALUE = re.compile(
-    r"[\s$\\)}]*(?:mod|pmod|\\p?mod|remainder|million|billion|thousand|hundred|dozen|times|and\s+(?:a\s+)?(?:\d|half|a\s)|"
-    r"plus|minus|squared|cubed|or\s+\d|\(?(?:mod|base)\b|r\s*\d|percent of|percent more|percent less|%\s*of)",
+    r"[\s$\\)}]*(?:mod|pmod|\\p?mod|remainder|million|billion|thousand|hundred|dozen|times|"
+    r"and\s+(?:a\s+)?(?:\d|half|a\s)|"
+    r"plus|minus|squared|cubed|or\s+\d|\(?(?:mod|base)\b|r\s*\d|"
+    r"halves|thirds|fourths|quarters|fifths|sixths|eighths|percent of|percent more|percent less|%\s*of)",
     re.I,
 )
 # A line that begins with an operator; a hyphen may be the mark of a list.
@@ -46,6 +48,10 @@ _CLEAN_BREAKS = frozenset([*".,;:\n\r?\"“'`→⇒⟹", "=>", "->", "\\Rightarr
 _DENIED = re.compile(
     r"\b(?:contradict\w*|false|impossible|incorrect\w*|wrong\w*|mistake\w*|error\w*|invalid|mod|modulo|base|binary|"
     r"remainders?|congruen\w+|unequal)\b|\\p?mod|\\bmod|≠|\\neq?\b|\?",
+    re.I,
+)
+_REJECTED = re.compile(
+    r"\b(?:is|are|does|do|can|was)(?: not|n't) (?:correct|equal|match|work|hold|true|satisf\w+|possible|valid)\b",
     re.I,
 )
 _LOOKS = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|boxed|displaystyle|mathbf|quad|text\w*)\s*\{?\Z")
@@ -192,9 +198,9 @@ def _break_before(tokens: Sequence[Lexeme], begin: int) -> str:
     if last is not None and last.kind is Kind.OPERATOR:
         return "!an operator"
     follows = tokens[begin] if begin < len(tokens) else None
-    if mark.text == "," and last is not None and follows is not None:
-        if {last.kind, follows.kind} <= {Kind.NUMBER, Kind.OPEN, Kind.CLOSE}:
-            return "!a list"
+    around = {t.kind for t in (last, follows) if t is not None}
+    if mark.text == "," and follows is not None and around <= {Kind.NUMBER, Kind.OPEN, Kind.CLOSE}:
+        return "!a list"
     if mark.text.startswith("\\\\") and follows is not None and follows.kind is Kind.OPERATOR:
         return "!an operator"
     if mark.text not in _CLEAN_BREAKS and not mark.text.startswith("\\\\"):
@@ -231,7 +237,8 @@ def _claim(text: str, left: Operand, right: Operand, sign: Lexeme, *, last: bool
         doubt = doubt or "a word changes the number"
     around, rest = _sentence(text, start, end)
     supposed = False
-    if not doubt and (found := _HYPOTHETICAL.search(around) or _DENIED.search(rest)):
+    rejected = _REJECTED.search(text[end : end + 120])
+    if not doubt and (found := _HYPOTHETICAL.search(around) or _DENIED.search(rest) or rejected):
         doubt, supposed = f"{found.group()!r} in its sentence", True
     approximate = sign.text == "≈" or bool(
         re.search(
@@ -251,10 +258,16 @@ _NOT_STATED = re.compile(
 )
 
 
+_DISMISSED = re.compile(
+    r"\b(?:contradict\w*|false|impossible|incorrect\w*|wrong\w*|mistake\w*|error\w*|invalid|unequal)\b|≠|\\neq?\b|\?",
+    re.I,
+)
+
+
 def not_stated(text: str, start: int, end: int) -> str:
     """The word around a claim that says that it is no statement of a fact; empty where there is none."""
-    around, _ = _sentence(text, start, end)
-    found = _NOT_STATED.search(around)
+    around, rest = _sentence(text, start, end)
+    found = _NOT_STATED.search(around) or _DISMISSED.search(rest) or _REJECTED.search(text[end : end + 120])
     return found.group() if found else ""
 
 

@@ -79,14 +79,14 @@ class Link(IntEnum):
 
 
 _TOKEN = re.compile(
-    r"\\(?:text|textbf|textrm|mbox)\s*\{|\\begin\{[a-z]+\*?\}|\\end\{[a-z]+\*?\}|\\[a-zA-Z]+|\\.|[^\W\d_]+(?:['’-][^\W\d_]+)*|\d+|\S",
+    r"\\(?:text|textbf|textrm|mbox)\s*\{|\\begin\{[a-z]+\*?\}|\\end\{[a-z]+\*?\}|\\[a-zA-Z]+|\\."
+    r"|[^\W\d_]+(?:['’-][^\W\d_]+)*|\d+|\S",
 )
 _ARROWS = frozenset("⇒ → ⟹ ⟶ ∴ ⇔ \\Rightarrow \\implies \\rightarrow \\to \\Longrightarrow \\iff \\Leftrightarrow "
                     "\\therefore \\longrightarrow".split())  # fmt: skip
 _LAYOUT = frozenset(
-    "\\( \\) \\[ \\] $ { } , . : ; * & \\\\ \\, \\; \\: \\! \\  \\quad \\qquad \\left \\right \\text{ # - – ` > \\displaystyle".split(
-        " "
-    )
+    "\\( \\) \\[ \\] $ { } , . : ; * & \\\\ \\, \\; \\: \\! \\  "
+    "\\quad \\qquad \\left \\right \\text{ # - – ` > \\displaystyle".split(" ")
 )
 _DRAWS = frozenset(
     "so thus therefore hence then gives give giving yields yield yielding implies implying means becomes become "

@@ -75,7 +75,7 @@ def definite(body: str, name: str, low: str, high: str, stated: str) -> str:
 
 
 def implies(first: list[str], second: list[str]) -> str:
-    """Whether one order or equation of polynomials follows from another for all real numbers: ``[left, sign, right]``."""
+    """Whether one order of polynomials, ``[left, sign, right]``, follows from another for all real numbers."""
     solver = z3.Solver()
     solver.set("timeout", _Z3_MS)
     solver.add(_formula(first), z3.Not(_formula(second)))
