@@ -132,7 +132,7 @@ def in_vllm(
             env=os.environ | VLLM_SETTINGS | settings,
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=1800,  # another run may have the machine
             check=False,
         )
 

@@ -19,7 +19,8 @@ from stepward.prm.models.folder import PrmDescription, save_prm
 from stepward.prm.models.heads import build_head, head_spec
 from stepward.prm.models.inputs import InputRefused
 from stepward.prm.models.load import load
-from stepward.prm.models.served import load_served, probability, serving_arguments
+from stepward.prm.models.served import load_served, probability
+from stepward.prm.models.serving import serving_arguments
 from stepward.prm.steps import StepFormat
 from stepward.prm.tokenizer import load_tokenizer
 from stepward.prm.types import Problem

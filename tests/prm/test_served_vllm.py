@@ -25,7 +25,8 @@ from stepward.prm.errors import EngineError
 from stepward.prm.models.folder import PrmDescription, save_prm
 from stepward.prm.models.heads import head_spec
 from stepward.prm.models.load import load
-from stepward.prm.models.served import checked_outputs, probability, read_inputs, serving_arguments
+from stepward.prm.models.served import checked_outputs, probability
+from stepward.prm.models.serving import read_inputs, serving_arguments
 from stepward.prm.models.weights import new_prm
 from stepward.prm.steps import StepFormat
 from stepward.prm.tokenizer import load_tokenizer

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from stepward.prm.errors import ModelError
 from stepward.prm.models.load import local_folder
-from stepward.prm.models.served import serving_arguments
+from stepward.prm.models.serving import serving_arguments
 
 INTERPRETER = "STEPWARD_VLLM_PYTHON"
 HOW_TO = (
