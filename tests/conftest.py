@@ -59,7 +59,7 @@ class VllmServer:
     def url(self) -> str:
         return self.root + "/v1"
 
-    def wait(self, timeout_s: float = 300) -> "VllmServer":
+    def wait(self, timeout_s: float = 600) -> "VllmServer":
         """Until it answers."""
         deadline = time.monotonic() + timeout_s
         while True:

@@ -55,8 +55,9 @@ async def labelled(
 
 async def test_a_killed_server_costs_no_row_and_changes_none(start_vllm: Any, tmp_path: Path) -> None:
     folder = embedded_folder()
-    first = await asyncio.to_thread(start_vllm(folder, *FLAGS).wait)
-    second = await asyncio.to_thread(start_vllm(folder, *FLAGS).wait)
+    first, second = start_vllm(folder, *FLAGS), start_vllm(folder, *FLAGS)
+    for server in (first, second):
+        await asyncio.to_thread(server.wait)
     port = int(second.root.rsplit(":", 1)[1])
 
     # One URL, whose server a supervisor starts again.
