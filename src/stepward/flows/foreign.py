@@ -1,13 +1,16 @@
 """``stepward import``: a foreign file into a dataset folder, shard by shard."""
 
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 from stepward import __version__
 from stepward.prm.dataset.store import Manifest, ShardStore
-from stepward.prm.formats.registry import ImportReport, format_named, import_rows
+from stepward.prm.errors import ConfigError
+from stepward.prm.formats.registry import ImportReport, formats, import_rows
+from stepward.prm.formats.step_sets import READERS, rows_of_set
 from stepward.prm.records import read_records
-from stepward.prm.types import Allocation, LabelerInfo
+from stepward.prm.types import Allocation, LabeledSolution, LabelerInfo
 
 SHARD_ROWS = 5_000
 
@@ -18,7 +21,7 @@ def import_dataset(
     """Read a foreign source into ``out``.
 
     Args:
-        format_name: A name of ``formats()``.
+        format_name: A name of ``formats()``, or of an annotated step set (``step_sets.READERS``).
         source: File, folder or Hub id.
         out: Dataset folder.
         name: ``Problem.source`` of the rows; the source's own name where None.
@@ -28,7 +31,6 @@ def import_dataset(
         ConfigError: The format is unknown or only written.
         StoreError: The folder is in use, or no row could be read.
     """
-    form = format_named(format_name)
     origin = name or Path(source).name.split(".")[0]
     config = {"import": format_name, "source": origin}
     manifest = Manifest(
@@ -38,11 +40,24 @@ def import_dataset(
         labeler=LabelerInfo(f"imported:{format_name}", "1", ""),
     )
     report = ImportReport()
+    _known(format_name)
     with ShardStore.create_or_resume(out, manifest, overwrite=overwrite) as store:
-        rows = import_rows(form, read_records(source), report, source=origin)
+        rows = _rows(format_name, source, origin, report)
         index = 0
         while shard := list(islice(rows, SHARD_ROWS)):
             store.write_shard(index, shard)
             index += 1
         store.seal()
     return report
+
+
+def _known(format_name: str) -> None:
+    names = [*formats(), *READERS]
+    if format_name not in names:
+        raise ConfigError([f"import: {format_name!r} is unknown; there are {', '.join(names)}"])
+
+
+def _rows(format_name: str, source: str, origin: str, report: ImportReport) -> Iterator[LabeledSolution]:
+    if format_name in READERS:
+        return rows_of_set(READERS[format_name](source), report)
+    return import_rows(formats()[format_name], read_records(source), report, source=origin)
