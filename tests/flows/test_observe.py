@@ -271,9 +271,11 @@ async def test_prometheus_reads_the_figures_on_the_loopback_alone(tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    async with observed(tmp_path, exporter=exporter(port)) as seen:
+    async with observed(tmp_path, exporter=exporter(port), every_s=0.02) as seen:
         seen.begin(9, 2)
         seen.problem(0, result(0, [R, W], ["a", "b"]))
+        while not seen._latest["problems"]:
+            await asyncio.sleep(0.01)
         url = f"http://127.0.0.1:{port}/metrics"
         text = (await asyncio.to_thread(urllib.request.urlopen, url)).read().decode()
         with pytest.raises(ConfigError, match="cannot be listened on"):

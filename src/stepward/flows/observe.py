@@ -74,13 +74,15 @@ class RunObserver:
         self._folder, self._run_id, self._part = folder, run_id, part
         self._every_s, self._exporter = every_s, exporter
         self._raised: set[str] = set()
+        self._latest: dict[str, Any] = {}
         self._handle: int | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._stop_export: Callable[[], None] = _nothing
 
     async def __aenter__(self) -> "RunObserver":
+        self._latest = self.state()
         if self._exporter is not None:
-            self._stop_export = self._exporter(self.state)
+            self._stop_export = self._exporter(lambda: self._latest)
         with suppress(OSError):
             # One write a line, appended: several processes of a run share the log.
             self._handle = os.open(self._folder / RUN_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -96,7 +98,7 @@ class RunObserver:
                 await self._ticking
         how = {"how": "finished"} if fault is None else {"how": type(fault).__name__, "why": str(fault)}
         self.event("stopped", **how)
-        self._write_state()
+        self._write(self.state())
         self._stop_export()
         if self._handle is not None:
             os.close(self._handle)
@@ -165,11 +167,13 @@ class RunObserver:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(self._every_s)
-            await asyncio.to_thread(self._write_state)
+            # Counted here, where nothing moves meanwhile; what other threads see and write is a finished copy.
+            self._latest = self.state()
+            await asyncio.to_thread(self._write, self._latest)
 
-    def _write_state(self) -> None:
+    def _write(self, state: dict[str, Any]) -> None:
         name = RUN_STATE if self._part is None else RUN_STATE.replace(".json", f".{self._part}.json")
-        data = json.dumps(self.state(), ensure_ascii=False, indent=1) + "\n"
+        data = json.dumps(state, ensure_ascii=False, indent=1) + "\n"
         with suppress(StoreError):
             write_durably(self._folder / name, data.encode(), sync_rename=False)
 

@@ -14,6 +14,7 @@ _COUNTERS = {
     "shards": "Shards written.",
     "tokens": "Sampled tokens.",
     "prompt_tokens": "Tokens of the prefixes that were sent.",
+    "likelihoods": "Continuations that were scored, apart from draws: they pass the prefix cache by.",
     "engine_retries": "Requests that were sent again.",
 }
 _GAUGES = {

@@ -145,6 +145,7 @@ class RunMetrics:
             "in_flight": self.meter.in_flight if here else None,
             "queue_age_s": round(self.meter.queue_age_s(now), 3) if here else None,
             "prefix_hit_rate": _rounded(self.prefix_hit_rate()),
+            "likelihoods": self.meter.likelihoods if here else None,
             "engine_retries": sum(u.retries for u in usages) if usages else None,
             "outcome_shares": {o.value: round(n / drawn, 4) for o, n in sorted(self.draws.items())},
             "finish_reasons": {r.value: n for r, n in sorted(self.meter.finish_reasons.items())},
