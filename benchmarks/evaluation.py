@@ -1,17 +1,19 @@
 """Evaluation on real public scores: what reproduces, what simple baselines reach, and what it costs.
 
-Usage::
+    python -m benchmarks.evaluation [logs scoring search viewer] [--prm FOLDER] [--out FOLDER] [--figures FOLDER]
 
-    STEPWARD_DATA=FOLDER python benchmarks/evaluation.py [--out FOLDER] [--resamples 2000]
-
-* logs: real step scores of eleven models on half of 250 ProcessBench items a subset. The 44 stored F1 values are
+* logs: real step scores of eleven models on half of 250 ProcessBench items a subset. The 88 stored F1 values are
   computed again; then each model's threshold is chosen on gsm8k and frozen, and the other three subsets are
-  reported with intervals, the oracle sweep beside them.
-* baselines: position and length alone, fitted and tuned on gsm8k, on the other 1,483 solutions.
-* samples: pass@k, majority and best-of-8 of the stored Qwen2.5-Math example (100 problems, 8 samples, one reward).
-* cost: CPU seconds of the bootstrap, the exact threshold and best-of-N against the plain way of doing each.
+  reported with intervals, the oracle sweep beside them. Position and length alone, fitted and tuned on gsm8k, on the
+  other 1,483 solutions. pass@k, majority and best-of-8 of the stored Qwen2.5-Math example (100 problems, 8 samples, one
+  reward). CPU seconds of the bootstrap, the exact threshold and best-of-N against the plain way of doing each.
+* scoring: one pass a solution against one a prefix and against the bare model (``benchmarks.scoring``).
+* search: its overhead over the engine, and its idle time under the PRM in ``--prm`` (``benchmarks.search_speed``).
+* viewer: first page and filters at 100,000 solutions (``benchmarks.viewer``).
 
-With ``--out`` two results folders with their pages are written there, with ``--figures`` the plots of the docs.
+Rows of the parts that were run go to results/evaluation_detail.json with the commit they were measured on; all parts
+together are results/evaluation.json. With ``--out`` two results folders with their pages are written there, with
+``--figures`` the plots of the docs.
 """
 
 import argparse
@@ -21,11 +23,13 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.report import RESULTS, Row, write
 from stepward.prm.evaluation.baselines import fit_position, labels_up_to_first_error
 from stepward.prm.evaluation.best_of_n import SamplePool, classes_by_key, evaluate_pools
 from stepward.prm.evaluation.calibration import calibration
@@ -42,26 +46,61 @@ from stepward.prm.evaluation.thresholds import choose_threshold, first_below, ha
 TUNED_ON = "gsm8k"
 
 
+DETAIL = RESULTS / "evaluation_detail.json"
+PARTS = ("logs", "scoring", "search", "viewer")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("parts", nargs="*", default=PARTS)
+    parser.add_argument("--prm", help="a trained PRM of the embedded policy, for the shares of time")
+    parser.add_argument("--solutions", type=int, default=32, help="of the stratified sample of scoring")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--figures", type=Path)
     parser.add_argument("--resamples", type=int, default=2000)
     options = parser.parse_args()
+    detail = json.loads(DETAIL.read_text()) if DETAIL.exists() else {}
+    for part in options.parts:
+        detail[part] = [asdict(row) for row in run_part(part, options)]
+        DETAIL.write_text(json.dumps(detail, indent=1) + "\n")
+    write("evaluation", [Row(**row) for part in PARTS for row in detail.get(part, ())])
+
+
+def run_part(part: str, options: argparse.Namespace) -> list[Row]:
+    """The rows of one part."""
+    if part == "scoring":
+        from benchmarks.scoring import rows
+
+        return rows(data_folder(), options.solutions)
+    if part == "search":
+        from benchmarks.search_speed import rows as search_rows
+
+        return search_rows(options.prm)
+    if part == "viewer":
+        from benchmarks.viewer import rows as viewer_rows
+
+        return viewer_rows()
+    return logs(options)
+
+
+def logs(options: argparse.Namespace) -> list[Row]:
+    """Everything that stored scores and samples say."""
     data = data_folder()
     bootstrap = Bootstrap(options.resamples)
     items = read_folder(data / "processbench")
-    results = logged_models(data, items, bootstrap)
+    results, deviation = logged_models(data, items, bootstrap)
     baseline = position_baseline(items, [item.id for item in results.items], bootstrap)
     samples(data, bootstrap)
-    cost(items, options.resamples)
+    found = [Row("largest deviation of 88 stored F1 values", deviation, None, 1e-9, lower_is_better=True)]
+    found += cost(items, options.resamples)
     if options.figures:
         figures(options.figures, results)
     if options.out:
         write_results(options.out / "logged_models", results)
         write_results(options.out / "position_baseline", baseline)
+    return found
 
 
 def data_folder() -> Path:
@@ -70,7 +109,7 @@ def data_folder() -> Path:
     return Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
-def logged_models(data: Path, items: list[Item], bootstrap: Bootstrap) -> Results:
+def logged_models(data: Path, items: list[Item], bootstrap: Bootstrap) -> tuple[Results, float]:
     by_id = {item.id: item for item in items}
     logs: dict[str, dict[str, Any]] = defaultdict(dict)
     with (data / "processbench_logs" / "fover_step_scores.jsonl").open() as file:
@@ -114,7 +153,7 @@ def logged_models(data: Path, items: list[Item], bootstrap: Bootstrap) -> Result
         )
         for run in runs[1:]
     }
-    return Results(
+    found = Results(
         "Eleven models on half of ProcessBench's logged items",
         tuple(reported),
         tuple(runs),
@@ -123,6 +162,7 @@ def logged_models(data: Path, items: list[Item], bootstrap: Bootstrap) -> Result
         notes=("The logged scores stop at the first gold error, so a later step can never be named.",),
         manifest={"resamples": bootstrap.num_resamples, "seed": bootstrap.seed, "level": bootstrap.level},
     )
+    return found, worst
 
 
 def figures(folder: Path, results: Results) -> None:
@@ -193,7 +233,7 @@ def samples(data: Path, bootstrap: Bootstrap) -> None:
     print("\npass@k:", ", ".join(f"{k}: {m}" for k, m in result.pass_at_k.items()), "\n")
 
 
-def cost(items: list[Item], num_resamples: int) -> None:
+def cost(items: list[Item], num_resamples: int) -> list[Row]:
     rng = np.random.default_rng(0)
     predictions = [None if rng.random() < 0.5 else int(rng.integers(len(i.steps))) for i in items]
     ours = cpu(lambda: evaluate(items, predictions, scorer="x", bootstrap=Bootstrap(num_resamples)))
@@ -204,6 +244,7 @@ def cost(items: list[Item], num_resamples: int) -> None:
         f"| all ProcessBench intervals, {len(items)} items, {num_resamples} resamples | {ours:.2f} | {plain:.2f} "
         f"(macro F1 only, item by item, from {few} resamples) | {plain / ours:.1f} |"
     )
+    found = [Row(f"CPU seconds, all intervals of {len(items)} items", ours, plain, 1.0, True, True)]
     scores = [tuple(rng.random(8)) for _ in range(5000)]
     labels = [None if rng.random() < 0.5 else int(rng.integers(8)) for _ in scores]
     ours = cpu(lambda: choose_threshold(scores, labels))
@@ -215,11 +256,14 @@ def cost(items: list[Item], num_resamples: int) -> None:
         f"| exact threshold, 5,000 solutions of 8 steps | {ours:.2f} | {plain:.0f} (every score tried, from {grid}) "
         f"| {plain / ours:.0f} |"
     )
+    found.append(Row("CPU seconds, exact threshold of 5,000 solutions", ours, plain, 1.0, True, True))
     pools = [random_pool(rng, f"p{k}") for k in range(200)]
     took = cpu(lambda: evaluate_pools(pools, [1, 2, 4, 8, 16, 32, 64], num_orders=32, bootstrap=Bootstrap(0)))
     print(
         f"| best-of-N family, 9 methods, 7 values of N, 32 orders, 64 samples, a problem | {took / 200:.4f} | | |"
     )
+    found.append(Row("CPU seconds, best-of-N family, a problem of 64 samples", took / 200))
+    return found
 
 
 def random_pool(rng: np.random.Generator, name: str) -> SamplePool:

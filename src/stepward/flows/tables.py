@@ -53,7 +53,7 @@ def evaluation_table(results: Results) -> RenderableType:
     parts: list[RenderableType] = []
     if results.runs:
         table = Table(
-            title=f"First wrong step on {len(results.items):,} solutions, threshold from another split",
+            title=f"First wrong step on {len(results.items):,} solutions{_how(results)}",
             title_justify="left",
             box=None,
         )
@@ -116,6 +116,12 @@ def rounds_table(rounds: Sequence[RoundResult]) -> Table:
             *("-" if value is None else f"{value:.1%}" for value in (r.solved, r.f1, r.best_of_n)),
         )
     return table
+
+
+def _how(results: Results) -> str:
+    """Where the first scorer's threshold is from; a critic has none."""
+    threshold = results.runs[0].result.threshold
+    return "" if threshold is None else f", threshold from {threshold.source}"
 
 
 def _percent(measure: Measure) -> str:

@@ -2,11 +2,12 @@
 
 import importlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from stepward.prm.evaluation.errors import BenchmarkFileError, StepCountError
+from stepward.prm.evaluation.errors import BenchmarkFileError, EvaluationError, StepCountError
 from stepward.prm.evaluation.items import Item, check_unique, read_jsonl
 
 SUBSETS = ("gsm8k", "math", "olympiadbench", "omnimath")
@@ -101,7 +102,16 @@ def read_folder(folder: str | Path, subsets: Sequence[str] = SUBSETS) -> list[It
 
 
 def load_hub(revision: str, *, hub_id: str = HUB_ID, subsets: Sequence[str] = SUBSETS) -> list[Item]:
-    """The items of a Hub dataset at a pinned revision (a commit), which every item's ``source`` names."""
+    """The items of a Hub dataset at a pinned commit, which every item's ``source`` names.
+
+    Raises:
+        EvaluationError: The revision is a branch or a tag, which may name other items tomorrow.
+    """
+    if not re.fullmatch(r"[0-9a-f]{40}", revision):
+        raise EvaluationError(
+            f"reading {hub_id} at {revision!r}: a benchmark needs a pinned commit of 40 hex digits; look it up on the "
+            "Hub under 'Files and versions'"
+        )
     datasets: Any = importlib.import_module("datasets")  # heavy, and the rows come over the network
     items: list[Item] = []
     for subset in subsets:
