@@ -13,12 +13,14 @@ from stepward.labeling.changepoint.hints import HintModel
 from stepward.labeling.evidence import LabelingConstants
 from stepward.labeling.plan import Engines
 from stepward.labeling.policies.scripted import scripted_policy
+from stepward.prm.audit.hygiene import statistics
 from stepward.prm.dataset.folder import stored_manifest
 from stepward.prm.dataset.store import open_dataset
 from stepward.prm.errors import BudgetSpent, ConfigError, InputError
 from stepward.prm.seeds import derive_seed
 from stepward.prm.types import Allocation, Outcome, Reason, Verdict, VerdictKind
 from stepward.verifiers.answer import Grader
+from stepward.verifiers.judge import Judge
 
 NUM_STEPS = 5
 
@@ -180,6 +182,9 @@ def test_votes_label_problems_without_answers_and_every_stored_row_says_so(confi
     assert sum(r.solution.outcome is Outcome.RIGHT for r in stored) > 10
     assert all((r.solution.outcome is Outcome.NO_GOLD) == ("no_majority" in r.marks) for r in stored)
     assert any(x.label is not None for r in stored for x in r.labels)
+    found = statistics(open_dataset(config.out))
+    assert found["outcome_from"] == {"votes": 60}
+    assert found["marks"].get("no_majority", 0) == sum("no_majority" in r.marks for r in stored)
     shares = {r.solution.outcome_share for r in stored}
     assert shares <= {0.2, 0.4, 0.6, 0.8, 1.0}
 
@@ -214,3 +219,31 @@ def test_every_allocation_can_be_named_and_an_option_that_it_has_not_is_refused(
         run(with_(config, allocation="binary_search", allocation_options={"probe": 2}))
     with pytest.raises(ConfigError, match="give pass rates"):
         run(with_(config, allocation="difficulty_k", allocation_options={"hard_below": 2.0}))
+
+
+def test_a_judge_that_cannot_review_leaves_everything_undecided(config):
+    closed = []
+
+    class Judging:
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        def __init__(self):
+            self.inner = scripted_policy(lambda *a: "no verdict line", context_length=100)
+
+        async def close(self):
+            closed.append(self)
+
+    judge = Judge(Judging(), num_samples=2)
+
+    async def reviews(problem, steps):
+        votes = await judge.votes(problem, steps)
+        return votes.steps, judge.verdicts(votes, len(steps))
+
+    settings = with_(config, limit=3, outcomes="spark", judge="embedded")
+    run(settings, reviews=reviews, others=(judge.policy,))
+    stored = list(open_dataset(config.out).solutions())
+    assert {r.solution.outcome for r in stored} == {Outcome.UNDECIDED}
+    assert {x.label for r in stored for x in r.labels} == {None}
+    assert {v.reason for r in stored for x in r.labels for v in x.verdicts} == {Reason.UNSUPPORTED}
+    assert closed == [], "engines that were handed in are left open"

@@ -47,6 +47,8 @@ class LabelingJob:
         await self.engines.policy.close()
         if self.engines.completer is not self.engines.policy:
             await self.engines.completer.close()
+        for other in self.engines.others:
+            await other.close()
 
 
 def build_labeling(
@@ -141,6 +143,7 @@ def build_engines(config: LabelConfig) -> Engines:
         verify_steps=_step_verifier(verifiers),
         reward_model=None if config.hint is None else load_reward_model(config.hint),
         reviews=_reviews(judge) if judge is not None and spark else None,
+        others=() if judge is None else (judge.policy,),
     )
 
 

@@ -79,6 +79,7 @@ class Engines:
         verify_steps: Tools, and the judge where it is one of them.
         reward_model: Scores every step before the first rollout; its scores are hints.
         reviews: The judge whose consensus decides outcomes (SPARK).
+        others: Further engines, such as the judge's, that are freed with these.
     """
 
     policy: Policy
@@ -88,3 +89,4 @@ class Engines:
     verify_steps: StepVerifier | None = None
     reward_model: RewardModel | None = None
     reviews: Reviews | None = None
+    others: tuple[Policy, ...] = ()
