@@ -251,8 +251,9 @@ def outcome_prior(start, base, num_right, num_wrong, out):
 
 
 @nb.njit(cache=True)
-def problem_gains(pool, steps, outcome, right, trials, factors, told, curve, rows, hazard, number, below, part, rho, phi,
-                  kappa, base, eta, blur, num_s0, like, seen, back, ratio, message, vectors, sums, out):  # fmt: skip
+def problem_gains(pool, steps, outcome, right, trials, factors, told, curve, rows, hazard, number, below, part, rho,
+                  phi, kappa, base, eta, blur, num_s0, like, seen, back, ratio, message, vectors, sums,
+                  out):  # fmt: skip
     """Information gain at each prefix of each of a problem's S solutions, into ``out`` [S, M+1], M = longest.
 
     Args:
