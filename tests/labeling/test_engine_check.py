@@ -13,6 +13,7 @@ import pytest
 
 from stepward.labeling.policies.check.findings import Finding, State
 from stepward.labeling.policies.check.run import check_engine
+from stepward.labeling.policies.openai import load_openai
 from stepward.labeling.policies.replay import LoggedRollout, replay_policy
 from stepward.labeling.policies.scripted import scripted_policy
 from stepward.labeling.policies.vllm_server import load_vllm_server
@@ -99,6 +100,21 @@ async def test_a_server_that_adds_a_start_token_is_found_by_its_own_count(tiny_t
     findings = by_probe(await found(tiny_tokenizer, "adds_start"))
     assert findings["token ids"].state is State.FAILED
     assert "adds or cuts tokens" in findings["token ids"].remedy
+
+
+async def test_a_text_endpoint_is_fit_and_what_it_does_not_offer_is_unknown() -> None:
+    server = stand_in(obeys=True, num_tokens=40)
+    url = await server.start()
+    policy = await asyncio.to_thread(load_openai, url)
+    findings = await check_engine(policy, PLAIN, PROBLEMS, num_tokens=24, deadline_s=10.0)
+    await policy.close()
+    await server.stop()
+    assert failed(findings) == set()
+    table = by_probe(findings)
+    unknown = {f.probe for f in findings if f.state is State.UNKNOWN}
+    assert unknown == {"sampler: top_k", "likelihood", "context", "prefix cache"}
+    # The stand-in's tokens are characters: continuing from text begins from the tokens that were sampled.
+    assert table["token ids"].what.startswith("a text endpoint: 0 of 8 continuations")
 
 
 async def test_missing_cache_counts_are_a_warning_with_the_servers_options(tiny_tokenizer: Path) -> None:
