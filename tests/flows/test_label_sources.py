@@ -5,10 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from stepward.flows.config import LabelConfig, parse
 from stepward.flows.constants import from_json, to_json
 from stepward.flows.label import label
+from stepward.flows.show import render
 from stepward.labeling.changepoint.hints import HintModel
 from stepward.labeling.evidence import LabelingConstants
 from stepward.labeling.plan import Engines
@@ -247,3 +249,6 @@ def test_a_judge_that_cannot_review_leaves_everything_undecided(config):
     assert {x.label for r in stored for x in r.labels} == {None}
     assert {v.reason for r in stored for x in r.labels for v in x.verdicts} == {Reason.UNSUPPORTED}
     assert closed == [], "engines that were handed in are left open"
+    console = Console(record=True, width=200)
+    console.print(render(stored[0]))
+    assert "undecided by spark; no_majority" in console.export_text()

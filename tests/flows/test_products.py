@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from stepward.flows.cli.main import app
 from stepward.flows.products import (
     CREDIT,
     PAIRS,
@@ -233,3 +235,18 @@ def test_credit_from_the_log_probabilities_of_the_embedded_policy(dataset):
     assert [r["credit"] for r in found] == [[0.0, 0.0]] * 3, "a policy over itself has no advantage"
     gains = [r["credit"] for r in products("information_gain", dataset, policy="embedded")]
     assert all(x >= 0 for credit in gains for x in credit)
+
+
+def test_the_command_writes_json_lines_or_a_new_folder_and_names_what_there_is(dataset, tmp_path):
+    def command(*words):
+        return CliRunner().invoke(app, ["products", *map(str, words)])
+
+    out = tmp_path / "pairs.jsonl"
+    done = command("siblings", dataset.folder, "--out", out, "--min-leaves", 2)
+    assert done.exit_code == 0, done.output
+    assert "1 rows of siblings" in done.output
+    (pair,) = map(json.loads, out.read_text().splitlines())
+    assert (pair["chosen"], pair["rejected"]) == ("up", "down")
+    done = command("rationales", dataset.folder, "--out", tmp_path / "told")
+    assert "3 solutions" in done.output
+    assert "one of siblings" in str(command("nonesuch", dataset.folder, "--out", out).exception)

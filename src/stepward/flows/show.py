@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepward.prm.dataset.store import Dataset
-from stepward.prm.types import Estimate, LabeledSolution, Outcome, StepLabel, VerdictKind
+from stepward.prm.types import MARKS, Estimate, LabeledSolution, Outcome, StepLabel, VerdictKind
 
 _LABEL = {1: ("right", "green"), 0: ("wrong", "red"), None: ("unknown", "yellow")}
 _OUTCOME_COLOUR = {Outcome.RIGHT: "green", Outcome.WRONG: "red"}
@@ -68,11 +68,21 @@ def render(row: LabeledSolution) -> RenderableType:
         " or ".join(row.problem.answers) or "none",
         ", ",
         (outcome.value, _OUTCOME_COLOUR.get(outcome, "yellow")),
+        _basis(row),
         f"; value of the bare problem {_value(row.prefixes[0])} from {_counts(row.prefixes[0])}",
     )
     return Panel(
         Group(Text(row.problem.text, style="bold"), Text(), table, Text(), foot), title=Text(row.solution.id)
     )
+
+
+def _basis(row: LabeledSolution) -> str:
+    """What the outcome rests on where that is no reference answer, and the row's marks."""
+    solution = row.solution
+    said = "" if solution.outcome_from == "answers" else f" by {solution.outcome_from}"
+    if solution.outcome_share is not None:
+        said += f" (share {solution.outcome_share:.2f})"
+    return said + "".join(f"; {mark}: {MARKS.get(mark, '')}" for mark in row.marks)
 
 
 def _counts(estimate: Estimate) -> str:
@@ -99,6 +109,8 @@ def _why(row: LabeledSolution, t: int, label: StepLabel) -> Text:
         parts.append(f"by {label.decided_by}")
     if label.p_first_error is not None:
         parts.append(f"P(first error) {label.p_first_error:.2f}")
+    if label.hint is not None:
+        parts.append(f"reward model {label.hint:.2f}")
     parts += [
         f"{v.verifier}: {v.kind.value}, {v.evidence}"
         for v in label.verdicts

@@ -419,7 +419,7 @@ MARKS = {
     "solve_rate_0": "no draw from the bare problem is right: too hard for the policy, or its answer is wrong",
     "solve_rate_1": "every draw from the bare problem is right",
     "no_verdict": "rollouts were given up: none of the first ones had an answer that could be judged",
-    "no_majority": "no answer won the vote of the solutions",
+    "no_majority": "no answer won the votes, or the judge: there was nothing to compare rollouts with",
     "boundary_in_token": "a step boundary lies inside a token, which stands whole in the earlier step",
     "degenerate": "all draws at a prefix are one text (greedy, or answers from a cache): they were counted once",
     "off_policy": "the rollouts are not of the solution's generator: values are relative to the completer",
