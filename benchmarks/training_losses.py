@@ -38,12 +38,12 @@ from stepward.training.loop import Schedule
 
 FOLDER = Path(os.environ.get("STEPWARD_BENCH", Path(tempfile.gettempdir()) / "stepward-bench-training"))
 SEEDS = (0, 1, 2)
-LABEL_PROBLEMS, TRAINED_PROBLEMS = 750, 500
+LABEL_PROBLEMS, TRAINED_PROBLEMS = 750, 400
 HELDOUT_PROBLEMS, HELDOUT_SEED, SAMPLES = 1060, 2, 8
 TUNING_PROBLEMS, REPORTED_PROBLEMS, FURTHER_PROBLEMS = 60, 150, 250
 
 SCHEDULE = Schedule(
-    epochs=5,
+    epochs=4,
     batch_size=32,
     learning_rate=2e-3,
     weight_decay=0.05,

@@ -17,7 +17,7 @@ from torch import nn
 from transformers import AutoModelForTokenClassification
 
 from stepward.prm.errors import InputError, ModelError
-from stepward.prm.models.batches import Batch
+from stepward.prm.models.batches import Batch, make_batch
 from stepward.prm.models.folder import PrmDescription, load_prm, save_prm
 from stepward.prm.models.heads import head_spec
 from stepward.prm.models.inputs import EncodedSolution, InputFormat
@@ -31,7 +31,14 @@ from stepward.training.collate import Example, collate
 from stepward.training.discriminative import train_discriminative
 from stepward.training.loop import Loop, Progress, Schedule, fit
 from stepward.training.objectives import OBJECTIVES, Labels, Objective
-from stepward.training.preparation import Trained, merge_adapters, objective_and_head, prepare, trained_names
+from stepward.training.preparation import (
+    Trained,
+    merge_adapters,
+    objective_and_head,
+    prepare,
+    require_signal,
+    trained_names,
+)
 
 Sums = Callable[..., list[LabeledSolution]]
 Row = Callable[..., LabeledSolution]
@@ -85,9 +92,7 @@ def test_p034_a_merged_adapter_keeps_the_trained_head_and_its_width(tiny_llama: 
             if "lora_B" in name:
                 parameter.fill_(0.01)
     batch_of = EncodedSolution((1, 2, 3), 1, (2,))
-    from stepward.prm.models.batches import make_batch
-
-    before = model(make_batch([batch_of]))
+    before = model(make_batch([batch_of])).item()
     merge_adapters(model)
     save_prm(
         tmp_path / "prm", model, PrmDescription(model.head.spec, StepFormat()), tokenizer_from=tiny_llama
@@ -95,7 +100,7 @@ def test_p034_a_merged_adapter_keeps_the_trained_head_and_its_width(tiny_llama: 
     again = load_prm(tmp_path / "prm").model
     assert again.head.linear.weight.shape == (1, 16)
     assert torch.equal(again.head.linear.weight, model.head.linear.weight)
-    assert float(again(make_batch([batch_of]))) == pytest.approx(float(before), abs=1e-5)
+    assert again(make_batch([batch_of])).item() == pytest.approx(before, abs=1e-5)
 
 
 def test_p035_what_is_trained_is_logged_before_the_first_step_and_a_head_is_among_it(
@@ -193,7 +198,5 @@ def test_p027_a_cut_row_never_reports_a_loss_of_zero(tiny_llama: Path, labeled: 
         [row], InputFormat(tokenizer, StepFormat(), max_tokens=limit), over_limit="cut"
     )
     assert (report.steps_cut, report.labelled) == (1, 0)
-    from stepward.training.preparation import require_signal
-
     with pytest.raises(InputError, match="all step labels of 1 solutions are unknown"):
         require_signal(examples, "bce", from_outcomes=OBJECTIVES["bce"].needs_outcome)

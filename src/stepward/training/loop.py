@@ -187,7 +187,7 @@ def fit(loop: Loop) -> tuple[dict[str, Any], ...]:
         history.append({"epoch": epoch, "step": (epoch + 1) * per_epoch, "loss": mean, **loop.evaluate()})
         _track(loop, {f"validation/{k}": v for k, v in history[-1].items()}, (epoch + 1) * per_epoch)
         _save(loop, optimizer, Position((epoch + 1) * per_epoch, epoch + 1, 0, tuple(history), loop.run))
-    if is_sharded(loop.accelerator) and loop.collect is not None:
+    if loop.accelerator is not None and is_sharded(loop.accelerator) and loop.collect is not None:
         weights = loop.accelerator.get_state_dict(model)
         if loop.accelerator.is_main_process:
             loop.collect(weights)

@@ -167,7 +167,8 @@ def recognise(folder: Path, name: str) -> str:
             return kind
     if recognise_critic(name) is not None:
         raise ModelError(
-            f"{name} writes its judgements: hand in an engine that serves it, load_critic(name, policy) or stepward score --policy"
+            f"{name} writes its judgements: hand in an engine that serves it, load_critic(name, policy) or stepward "
+            "score --policy"
         )
     raise ModelError(
         f"{name} ({architectures[0]}) is no reward model of Stepward's and no adapter knows it; say which layout it "
