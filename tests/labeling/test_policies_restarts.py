@@ -80,6 +80,42 @@ async def test_restarts_are_bounded() -> None:
     await restarted.close()
 
 
+async def test_requests_that_wait_are_let_in_one_by_one_in_order_and_a_cancelled_one_frees_its_place() -> (
+    None
+):
+    seen: list[int] = []
+    woken = 0
+
+    class Noting(Fake):
+        async def generate(
+            self, prompt: dict[str, list[int]], params: Any, request_id: str
+        ) -> AsyncIterator[Any]:
+            seen.append(prompt["prompt_token_ids"][0])
+            async for answer in super().generate(prompt, params, request_id):
+                yield answer
+
+    restarted = engine(Noting, max_in_flight=2)
+    gate_admit = restarted._gate.admit
+
+    def counted() -> None:
+        nonlocal woken
+        before = restarted._gate.inside
+        gate_admit()
+        woken += restarted._gate.inside - before
+
+    restarted._gate.admit = counted  # type: ignore[method-assign]
+    tasks = [asyncio.create_task(restarted.generate([i], None)) for i in range(300)]
+    await asyncio.sleep(0)
+    tasks[5].cancel()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [i for i, d in enumerate(done) if isinstance(d, asyncio.CancelledError)] == [5]
+    assert seen == [i for i in range(300) if i != 5]
+    # Two went in at once, one never did, and each of the others was woken once.
+    assert woken == 297
+    assert restarted._gate.inside == 0
+    await restarted.close()
+
+
 async def test_an_error_that_is_no_death_is_not_repeated() -> None:
     class Refusing(Fake):
         async def generate(self, prompt: Any, params: Any, request_id: str) -> AsyncIterator[Any]:

@@ -7,6 +7,7 @@ the same seeds, in smaller groups, until a request that kills it alone is known 
 import asyncio
 import itertools
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -136,6 +137,43 @@ class _Poison(Exception):
     """A request killed the engine when nothing else was in flight."""
 
 
+class _Gate:
+    """Lets requests in, first come first served, while fewer than ``limit`` are inside; the limit may change.
+
+    A condition would wake every waiting task for each one that leaves: with thousands waiting that costs more than
+    the engine.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.inside = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def enter(self) -> None:
+        if self.inside < self.limit and not self._waiting:
+            self.inside += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        self.inside -= 1
+        self.admit()
+
+    def admit(self) -> None:
+        while self._waiting and self.inside < self.limit:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self.inside += 1
+                turn.set_result(None)
+
+
 class RestartedEngine:
     """An engine that is started again when it dies.
 
@@ -159,14 +197,13 @@ class RestartedEngine:
         self.restarts = 0
         self._start = start
         self._is_death = is_death
-        self._most = self._limit = max_in_flight
+        self._most = max_in_flight
+        self._gate = _Gate(max_in_flight)
         self._max_restarts = max_restarts
         self._name = name
         self._engine: Any = None
         self._life = 0
         self._closed = False
-        self._in_flight = 0
-        self._changed: asyncio.Condition | None = None
         self._numbers = itertools.count()
 
     async def generate(self, prompt_ids: list[int], params: Any) -> Any:
@@ -176,37 +213,31 @@ class RestartedEngine:
             _Poison: The request killed the engine when it was alone.
             EngineError: The engine is closed, or died too often.
         """
-        if self._changed is None:
-            self._changed = asyncio.Condition()
         while True:
-            async with self._changed:
-                await self._changed.wait_for(lambda: self._closed or self._in_flight < self._limit)
-                engine, life = self._living()
-                self._in_flight += 1
-                alone = self._limit == 1
+            await self._gate.enter()
             try:
-                output = await self._last(engine, prompt_ids, params)
-                self._limit = min(self._most, self._limit * 2)
-                return output
-            except Exception as fault:
-                if not self._is_death(fault):
-                    raise EngineError(
-                        f"sampling with {self._name}: {type(fault).__name__}: {fault}"
-                    ) from fault
-                self._bury(life, fault)
-                if alone:
-                    raise _Poison(f"it killed the engine when it was alone: {fault}") from fault
+                engine, life = self._living()
+                alone = self._gate.limit == 1
+                try:
+                    output = await self._last(engine, prompt_ids, params)
+                    self._gate.limit = min(self._most, self._gate.limit * 2)
+                    return output
+                except Exception as fault:
+                    if not self._is_death(fault):
+                        raise EngineError(
+                            f"sampling with {self._name}: {type(fault).__name__}: {fault}"
+                        ) from fault
+                    self._bury(life, fault)
+                    if alone:
+                        raise _Poison(f"it killed the engine when it was alone: {fault}") from fault
             finally:
-                async with self._changed:
-                    self._in_flight -= 1
-                    self._changed.notify_all()
+                self._gate.leave()
 
     async def close(self) -> None:
         """Shut down; whatever waits is refused."""
         self._closed = True
-        if self._changed is not None:
-            async with self._changed:
-                self._changed.notify_all()
+        self._gate.limit = 1 << 62
+        self._gate.admit()
         if self._engine is not None:
             self._engine.shutdown()
             self._engine = None
@@ -230,7 +261,7 @@ class RestartedEngine:
         _log.warning("%s died and is started again: %s", self._name, fault)
         engine, self._engine = self._engine, None
         self.restarts += 1
-        self._limit = max(1, self._in_flight // 2)
+        self._gate.limit = max(1, self._gate.inside // 2)
         try:
             engine.shutdown()
         except Exception as fault_of_dead:
