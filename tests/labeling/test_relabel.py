@@ -150,6 +150,54 @@ def test_truncated_draws_are_read_as_asked():
     assert labels(mixed, "soft_mean", truncated_as="bounds", **by) == [None, 0]
 
 
+def test_truncated_draws_leave_the_denominator_and_a_prefix_of_nothing_else_has_no_label():
+    # vllm-project/speculators#835: 3 right, 3 wrong, 2 cut by length; then 8 of 8 cut
+    some, all_cut = Counts(right=3, wrong=3, truncated=2), Counts(truncated=8)
+    row = relabelled(solution(Counts(right=8), some, all_cut), "soft_mean", truncated_as="exclude")
+    assert row.prefixes[1].value == 0.5
+    assert row.prefixes[1].counts == some
+    assert (row.prefixes[2].value, row.labels[1].label) == (None, None)
+
+
+def test_problems_without_a_usable_reference_get_no_label():
+    # huggingface/open-r1#86: the reward was 1 where the reference could not be parsed
+    row = solution(*[Counts(no_gold=4)] * 3, outcome=Outcome.NO_GOLD)
+    for rule in RULES:
+        assert labels(row, rule) == [None] * 3, rule
+
+
+def test_the_binary_search_is_replayed_on_its_counts():
+    # T = 5: mid 2 right > 0 -> lo 2; mid 3 all wrong -> hi 3: step 2 (from 0) is the first error; 1 and 4 untested
+    searched = [Counts(), Counts(), Counts(right=1, wrong=2), Counts(wrong=8), Counts()]
+    row = solution(*searched, allocation=Allocation.BINARY_SEARCH)
+    assert labels(row, "omegaprm") == [1, 1, 0, None, None]
+    again = relabelled(row, "omegaprm")
+    # stopped at a success: (1 + 1/2) / (3 + 1), not 1/3
+    assert [e.value for e in again.prefixes] == [None, None, 0.375, pytest.approx(0.5 / 9), None, 0.0]
+    stuck = [Counts(), Counts(), Counts(), Counts(wrong=8), Counts()]
+    assert labels(solution(*stuck, allocation=Allocation.BINARY_SEARCH), "omegaprm") == [None] * 5
+    right = solution(*searched, outcome=Outcome.RIGHT, allocation=Allocation.BINARY_SEARCH)
+    assert labels(right, "omegaprm") == [1] * 5
+
+
+def test_quality_values_rise_by_the_steps_left_and_fall_after_a_wrong_one():
+    # K = 4, labels 1 1 0 0: v1 = 1/4; v2 = 1/4 + (3/4)/3 = 1/2; v3 = 1/2 - (1/2)/2 = 1/4; v4 = 1/4 - 3/4 -> 0
+    row = relabelled(solution(*k_of_8(8, 4, 2, 0)), "rest_mcts")
+    assert [s.label for s in row.labels] == [1, 1, 0, 0]
+    assert [e.value for e in row.prefixes] == pytest.approx([0, 0.25, 0.5, 0.25, 0])
+    assert {e.low for e in row.prefixes} == {None}
+    unknown = relabelled(solution(Counts(right=8), Counts(wrong=1), Counts(wrong=8)), "rest_mcts")
+    assert [e.value for e in unknown.prefixes] == [0, None, None, None]
+
+
+def test_sampling_that_stopped_at_a_success_gives_posterior_means_and_never_k_of_n():
+    stopped = [Counts(right=1), Counts(right=1, wrong=3)]
+    row = relabelled(solution(*stopped, allocation=Allocation.STOP_AT_FIRST_RIGHT), "hard")
+    assert [s.label for s in row.labels] == [1, 0]
+    # (1 + 1/2) / (1 + 1) and (1 + 1/2) / (4 + 1); the own outcome is known
+    assert [e.value for e in row.prefixes] == [0.75, 0.3, 0.0]
+
+
 def test_faults_never_count_as_wrong():
     broken = Counts(error=5, timeout=5, undecided=5, no_gold=5)
     assert labels(solution(Counts(right=8), broken)) == [None, 0]
@@ -222,9 +270,9 @@ SAME = {
     "relative_progress": "genprm_relative",
     "progress_advantage": "pav",
     "scan": "scan",
+    "omegaprm": "omegaprm",
+    "rest_mcts": "rest_mcts",
 }
-BOTH_READINGS = ("hard", "soft_mean")
-"""Rules whose estimator, too, asks both readings of truncated draws under ``bounds``."""
 
 
 @pytest.mark.parametrize("rule", SAME)
@@ -236,8 +284,6 @@ BOTH_READINGS = ("hard", "soft_mean")
     truncated_as=st.sampled_from(["exclude", "wrong", "bounds"]),
 )
 def test_relabelling_gives_what_the_labelling_gave(rule, cases, truncated_as):
-    if truncated_as == "bounds" and rule not in BOTH_READINGS:
-        truncated_as = "exclude"
     rows = [solution(*counts, outcome=outcome) for counts, outcome in cases]
     table, _ = relabel_table(solutions_table(rows), Relabeling(rule, truncated_as=truncated_as))
     made = make_estimator(SAME[rule], allocation=Allocation.FIXED_K, truncated_as=truncated_as)
@@ -253,8 +299,7 @@ def test_relabelling_gives_what_the_labelling_gave(rule, cases, truncated_as):
         assert again.first_error == expected.first_error or not expected.decided or rule == "scan"
         for mine, theirs in zip(again.prefixes, expected.estimates, strict=True):
             assert mine.counts == theirs.counts
-            if rule != "scan":  # its soft steps take MC relative to the pass rate as their value
-                assert mine.value == (theirs.value if theirs.value is None else pytest.approx(theirs.value))
+            assert mine.value == (theirs.value if theirs.value is None else pytest.approx(theirs.value))
 
 
 def test_a_relabelled_dataset_is_a_new_one_that_names_where_it_comes_from(tmp_path):

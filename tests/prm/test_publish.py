@@ -213,6 +213,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("check", REFUSED)
 def test_a_check_forbids_publishing_until_it_is_allowed_by_name(hub, tmp_path, check):
+    # simplescaling/s1#26: a training problem stood in a popular test set
     folder = make(tmp_path / "d", **REFUSED[check])
     with pytest.raises(PublishError, match=f"{check}: .*"):
         send(hub, folder)

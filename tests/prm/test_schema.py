@@ -274,6 +274,27 @@ def test_a_missing_column_is_named_and_not_filled():
         conform(solutions_table([empty_row()]).drop(["answers"]))
 
 
+def test_columns_of_three_rows_and_of_none_are_never_joined_and_no_column_is_lost():
+    # huggingface/datasets#8572: joining columns dropped those of an empty part
+    three, none = solutions_table([empty_row()] * 3), solutions_table([])
+    columns = [(three if i else none).column(i) for i in range(three.num_columns)]
+    with pytest.raises(pa.ArrowInvalid):
+        pa.Table.from_arrays(columns, schema=SOLUTIONS_SCHEMA).validate()
+    joined = pa.concat_tables([three, none])
+    assert joined.schema.names == [c.name for c in SOLUTIONS]
+    assert conform(joined).equals(three)
+
+
+def test_a_sum_of_logprobs_that_is_not_finite_though_each_is_does_not_refuse_a_row():
+    row = one_step(label=1)
+    huge = replace(row.solution.steps[0], token_logprobs=(-1.7e308, -1.7e308))
+    kept = replace(row, solution=replace(row.solution, steps=(huge,)))
+    assert solution_of(rows_of(solutions_table([kept]))[0]) == kept
+    broken = replace(huge, token_logprobs=(float("-inf"), float("inf")))
+    with pytest.raises(FormatError, match=r"token_logprobs.*-inf"):
+        solutions_table([replace(row, solution=replace(row.solution, steps=(broken,)))])
+
+
 def test_numbers_that_are_not_finite_are_refused_with_their_column():
     row = one_step(label=1, p_first_error=float("nan"))
     with pytest.raises(FormatError, match=r"steps\.p_first_error.*nan"):
