@@ -23,6 +23,7 @@ solutions/shard-00000.parquet     one row a solution
 rollouts/shard-00000.parquet      one row a rollout, joined by solution_id
 receipts/shard-00000.json         with it a shard is finished
 run_metrics.parquet               seconds and the like: what depends on time and machine, outside the fingerprint
+run_metrics.json, .jsonl          figures of the run and its log, see docs/engines.md; never published
 ```
 
 ```python
