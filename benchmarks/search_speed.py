@@ -24,7 +24,7 @@ from stepward.prm.seeds import derive_seed
 from stepward.prm.steps import StepFormat
 from stepward.prm.types import Prefix, Problem, Sampler
 
-IN_FLIGHT, WIDTH = 32, 4
+IN_FLIGHT, WIDTH = 96, 4
 
 
 class Instant:
@@ -168,7 +168,7 @@ async def shares(prm: Any, number: int, budget: int) -> list[Row]:
     ]
 
 
-def rows(prm_folder: str | None, number: int = 96, budget: int = 480) -> list[Row]:
+def rows(prm_folder: str | None, number: int = 256, budget: int = 300) -> list[Row]:
     """All figures; the shares of time only where a PRM's folder is given."""
     import torch
 

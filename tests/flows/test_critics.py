@@ -139,3 +139,13 @@ def test_ties_refute_nothing_and_silence_before_an_error_decides_nothing():
     assert first_under_half([0.9, 0.4, None]) == Judgement(1)
     assert first_under_half([0.5, 0.5]) == Judgement(None)
     assert "step 1" in first_under_half([0.9, None, 0.1]).undecided
+
+
+@pytest.mark.parametrize("critic", ["judge", "generative"])
+def test_a_solution_too_long_for_the_critic_is_undecided_and_said_so(critic, file, tmp_path):
+    settings = {"policy": "scripted", "processbench": (file,), "num_critiques": 1, "bootstrap": 100}
+    config = parse(CriticConfig, critic=critic, out=tmp_path, **settings)
+    short = scripted_policy(lambda *_: "", context_length=2100)
+    results = run_critic(config, Critic(as_judge, short))
+    assert len(results.runs[0].undecided) == 4
+    assert "context is 2100" in results.notes[0]

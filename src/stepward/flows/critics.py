@@ -15,7 +15,7 @@ from pydantic import Field
 
 from stepward.flows.build import folder_of, load_policy_for, prompt_template
 from stepward.flows.config import Config
-from stepward.prm.errors import EngineError, ModelError
+from stepward.prm.errors import EngineError, FormatError, ModelError
 from stepward.prm.evaluation.intervals import Bootstrap
 from stepward.prm.evaluation.items import Item
 from stepward.prm.evaluation.processbench import evaluate
@@ -183,6 +183,16 @@ async def _by_votes(judge: Judge, problem: Problem, steps: Sequence[str]) -> Jud
 
 
 async def _by_scores(model: GenerativeRewardModel, problem: Problem, steps: Sequence[str]) -> Judgement:
+    try:
+        question = Problem(problem.id, model.format.question(problem, steps))
+        length = len(model.prompt.render(question, model.policy.tokenizer).ids)
+    except FormatError as fault:  # a step spells a control token of the critic's tokenizer
+        return Judgement(undecided=str(fault))
+    if length + model.sampler.max_tokens > model.policy.context_length:
+        return Judgement(
+            undecided=f"the prompt has {length} tokens and a critique may have {model.sampler.max_tokens}; the "
+            f"critic's context is {model.policy.context_length}"
+        )
     (scores,) = await model.judge([problem], [steps])
     return first_under_half(scores)
 

@@ -280,11 +280,15 @@ class Exploration:
 
     async def _wave(self, wave: Sequence[tuple[int, Sampler]], kind: str, reserved: int) -> list[Rollout]:
         requests: list[SampleRequest] = []
+        # Log-probabilities cost the engine work, and only this step format is cut by them.
+        doubtful = self.step_format.delimiter == "low_confidence"
         for node, sampler in wave:
             index = self._drawn.get(node, 0)
             self._drawn[node] = index + 1
             seed = derive_seed(self.seed, self.problem.id, kind, node, index)
-            requests.append(SampleRequest(self.tree.prefix(node), sampler, seed, index, want_logprobs=True))
+            requests.append(
+                SampleRequest(self.tree.prefix(node), sampler, seed, index, want_logprobs=doubtful)
+            )
         self.meter.reserve(reserved)
         rollouts: list[Rollout] = []
         try:
