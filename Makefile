@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: quickstart test test-slow test-vllm test-browser lint env dist clean bench-%
+.PHONY: quickstart test test-slow test-vllm test-browser test-cluster lint env dist clean bench-%
 
 quickstart: $(VENV)/.run
 	$(BIN)/stepward quickstart
@@ -21,6 +21,10 @@ test-vllm: $(VENV)/.test .venv-vllm/.ready
 
 test-browser: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m browser
+
+# Ray, vllm-router and the schemas of Kubernetes: installed into the same environment, beside the pinned versions.
+test-cluster: $(VENV)/.cluster
+	$(BIN)/python -m pytest -q -m cluster
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks
@@ -50,6 +54,10 @@ $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/pip install -q -c constraints.txt -e ".[dev]"
+	@touch $@ $(VENV)/.test $(VENV)/.run
+
+$(VENV)/.cluster: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/pip install -q -c constraints.txt -e ".[test,ray]" vllm-router kubernetes-validate
 	@touch $@ $(VENV)/.test $(VENV)/.run
 
 # vLLM has its own environment: its pins and Prefect's do not meet. The CPU build runs the vllm tests anywhere.

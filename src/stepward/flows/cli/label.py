@@ -68,6 +68,12 @@ def label(
     metrics_port: Annotated[
         int | None, Opt(help="Serve the run's figures to Prometheus on this port of the loopback")
     ] = None,
+    ray: Annotated[
+        str | None,
+        Opt(help="Label on Ray, a task a shard: 'local', or a cluster's address (ray://HOST:10001)"),
+    ] = None,
+    ray_cpus: Annotated[float, Opt(help="With --ray: cores a task holds")] = 1.0,
+    ray_gpus: Annotated[float, Opt(help="With --ray: GPUs a task holds")] = 0.0,
     resume: Annotated[bool, Opt("--resume", help="Go on with what this run has finished")] = False,
     overwrite: Annotated[bool, Opt("--overwrite", help="Delete the dataset in the folder first")] = False,
     dry_run: Annotated[bool, Opt("--dry-run", help="Print what it would spend and write nothing")] = False,
@@ -114,6 +120,26 @@ def label(
         from stepward.flows.plan import plan_labeling
 
         print(asyncio.run(plan_labeling(config)))
+        return
+    if ray is not None:
+        from stepward.prm.errors import ConfigError
+
+        if overwrite or shards is not None or no_prefect:
+            raise ConfigError(["--ray goes neither with --overwrite nor with --shards nor with --no-prefect"])
+        from stepward.flows.on_ray import label_on_ray
+        from stepward.flows.prefect_server import set_quiet_defaults
+        from stepward.flows.progress import summary
+
+        set_quiet_defaults()
+        with stoppable():
+            done = label_on_ray(
+                config,
+                address=None if ray == "local" else ray,
+                num_cpus=ray_cpus,
+                num_gpus=ray_gpus,
+                lease_s=lease_s,
+            )
+        print(summary(done, config.out))
         return
     _run(config, resume=resume, overwrite=overwrite, no_prefect=no_prefect, shards=shards, lease_s=lease_s)
 
