@@ -32,14 +32,14 @@ from benchmarks.replay_methods import (
 )
 from stepward.labeling.allocation.binary_search import BinarySearch
 from stepward.labeling.allocation.fixed_k import FixedK, StopAtFirstRight
-from stepward.labeling.changepoint.grid import make_grid
+from stepward.labeling.changepoint.grid import FINE_POINTS, make_grid
 from stepward.labeling.changepoint.refit import refit
 from stepward.labeling.evidence import LabelingConstants
 
 OUT = Path(__file__).parent / "results" / "labeling_replay.json"
 PRICES = np.concatenate([[1e30], np.geomspace(3e-2, 3e-5, 15)])
 """Nats a token; a solution has some thirty tokens, so that the product's default price is near 1e-3."""
-PILOT_PRICE = 8e-4
+PILOT_K = 16
 REPLICATES = 1000
 KS = (1, 2, 3, 4, 6, 8)
 FRACTIONS = (0.05, 0.10, 0.15, 0.25, 0.50, 1.0)
@@ -137,10 +137,13 @@ def best(boot: Boot, tried: dict[int, list[Labeled]]) -> int:
     return max(tried, key=lambda k: boot.f1(tried[k])[0, 0])
 
 
-def fitted(pilot: Sequence[Sequence[Logged]], *, pool: bool) -> LabelingConstants:
-    """Grid weights by empirical Bayes on the pilot, labelled with the default grid at about the default price."""
-    theta = active_curve(pilot, np.array([PILOT_PRICE]), LabelingConstants(), pool=pool, seed=99).theta
-    return LabelingConstants(axis_weights=refit(theta, make_grid(), num_solutions=len(theta)))
+def fitted(pilot: Sequence[Sequence[Logged]], points: dict[str, tuple[float, ...]]) -> LabelingConstants:
+    """Grid weights by empirical Bayes on the pilot's solutions, each read by itself, PILOT_K rollouts a prefix."""
+    first = make_grid(axis_points=points)
+    theta = decoded(pilot, FixedK(PILOT_K), LabelingConstants(axis_points=points), pool=False, seed=99).theta
+    return LabelingConstants(
+        axis_weights=refit(theta, first, num_solutions=2000, rounds=300), axis_points=points
+    )
 
 
 def main() -> None:
@@ -161,10 +164,12 @@ def main() -> None:
     def replayed(method: Callable[..., Labeled], *what: object, **options: object) -> list[Labeled]:
         return [method(test, *what, seed=seed, **options) for seed in seeds]
 
+    fine = fitted(pilot, FINE_POINTS)
     readings = {
         "pooled, default grid": (LabelingConstants(), True),
-        "pooled, refitted grid": (fitted(pilot, pool=True), True),
-        "single, refitted grid": (fitted(pilot, pool=False), False),
+        "pooled, fine grid refitted": (fine, True),
+        "single, default grid": (LabelingConstants(), False),
+        "single, fine grid refitted": (fine, False),
     }
     fixed = {k: replayed(by_rule, FixedK(k), "math_shepherd", min_trials=1) for k in KS}
     omega = {k: replayed(by_rule, BinarySearch(k), "omegaprm") for k in KS}

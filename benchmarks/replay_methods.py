@@ -172,7 +172,7 @@ def active_curve(
     overhead: float = 0.0,
 ) -> Labeled:
     """Change-point posterior with information gain at falling prices: one replay serves them all."""
-    grid = make_grid(constants.axis_weights)
+    grid = make_grid(constants.axis_weights, axis_points=constants.axis_points)
     rules = [
         InformationGain(replace(constants, price=float(p)), pool, overhead_tokens=overhead, compiled=True)
         for p in prices
@@ -210,15 +210,18 @@ def decoded(
     seed: int,
 ) -> Labeled:
     """Another allocation's rollouts under our decoder."""
-    grid, columns = make_grid(constants.axis_weights), ([], [], [], [], [])
+    grid = make_grid(constants.axis_weights, axis_points=constants.axis_points)
+    columns, theta = ([], [], [], [], []), []
     for number, problem in enumerate(problems):
         replay = Replay(problem, number, seed)
         replay.follow(rule)
-        read = read_posterior(replay, posteriors(replay.evidence, grid, pool=pool))
+        found = posteriors(replay.evidence, grid, pool=pool)
+        theta += [p.theta for p in found]
+        read = read_posterior(replay, found)
         for column, values in zip(columns, (*read, replay.tokens, replay.rollouts), strict=True):
             column += list(values)
     predicted, confidence, errors, tokens, rollouts = (np.array(c)[None] for c in columns)
-    return Labeled(predicted, tokens, rollouts, confidence, errors, np.empty(0))
+    return Labeled(predicted, tokens, rollouts, confidence, errors, np.array(theta))
 
 
 def by_rule(

@@ -119,6 +119,7 @@ class LabelingConstants:
     Attributes:
         price: lambda, nats a token: information worth less is not bought.
         axis_weights: Grid weights by axis name after empirical-Bayes refit; empty = the priors.
+        axis_points: Grid points by axis name in place of the default's (``grid.FINE_POINTS``); empty = its own.
         precision: Measured precision by verifier name.
         recall: Measured recall by verifier name.
         hint: How a reward model's score speaks of a step; None = the score is taken as a calibrated P(right).
@@ -128,4 +129,5 @@ class LabelingConstants:
     axis_weights: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
     precision: dict[str, float] = field(default_factory=dict[str, float])
     recall: dict[str, float] = field(default_factory=dict[str, float])
+    axis_points: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
     hint: "HintModel | None" = None

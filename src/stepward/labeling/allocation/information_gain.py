@@ -69,7 +69,11 @@ class InformationGain:
         """At most one draw a solution: its best prefix, where that is worth the price."""
         if all(s.num_steps < 2 for s in solutions):
             return []
-        grid = make_grid(self.constants.axis_weights, on_policy=all(s.on_policy for s in solutions))
+        grid = make_grid(
+            self.constants.axis_weights,
+            on_policy=all(s.on_policy for s in solutions),
+            axis_points=self.constants.axis_points,
+        )
         scores = self._scores(solutions, self._gains(solutions, grid))
         top = scores.max(axis=1)
         best = (scores >= top[:, None] * (1 - _CLOSE)).argmax(axis=1)

@@ -90,34 +90,57 @@ def default_weights() -> dict[str, tuple[float, ...]]:
     }
 
 
-def make_grid(axis_weights: Mapping[str, tuple[float, ...]] | None = None, *, on_policy: bool = True) -> Grid:
-    """The default grid, with refitted weights where given.
+FINE_POINTS: dict[str, tuple[float, ...]] = {
+    "rho": (0.0003, 0.003, 0.02, 0.07, 0.2),
+    "phi": (0.002, 0.01, 0.05),
+    "kappa": (2.0, 6.0, 30.0),
+}
+"""For a refit to a policy whose wrong paths never come right and whose hazard is uneven over its steps, as short
+solutions with a few hard steps have it. As many points as the default, so that it costs the same."""
+
+
+def make_grid(
+    axis_weights: Mapping[str, tuple[float, ...]] | None = None,
+    *,
+    on_policy: bool = True,
+    axis_points: Mapping[str, tuple[float, ...]] | None = None,
+) -> Grid:
+    """The default grid, with refitted weights and other points where given.
 
     Args:
         axis_weights: Weights by axis name; an axis that is missing keeps its prior.
         on_policy: False adds the hazard axis.
+        axis_points: Points by axis name, such as FINE_POINTS; an axis that is missing keeps its own, and one
+            without weights of its own has those of the default, point by point.
 
     Raises:
         ValueError: An unknown axis, a wrong number of weights, or weights that are no distribution.
     """
-    return _make_grid(tuple(sorted((axis_weights or {}).items())), on_policy)
+    weights, points = (tuple(sorted((x or {}).items())) for x in (axis_weights, axis_points))
+    return _make_grid(weights, points, on_policy)
 
 
 @lru_cache(maxsize=32)
-def _make_grid(axis_weights: tuple[tuple[str, tuple[float, ...]], ...], on_policy: bool) -> Grid:
+def _make_grid(
+    axis_weights: tuple[tuple[str, tuple[float, ...]], ...],
+    axis_points: tuple[tuple[str, tuple[float, ...]], ...],
+    on_policy: bool,
+) -> Grid:
     weights = {**default_weights(), **dict(axis_weights)}
-    points = {"s0": S0, "rho": RHO, "phi": PHI, "kappa": KAPPA, "hazard": HAZARD}
-    for axis, values in weights.items():
-        if axis not in points:
+    points = {"s0": S0, "rho": RHO, "phi": PHI, "kappa": KAPPA, "hazard": HAZARD, **dict(axis_points)}
+    for axis in (*weights, *points):
+        if axis not in AXES:
             raise ValueError(f"building the grid: unknown axis {axis!r}; one of {', '.join(AXES)}")
+    for axis, values in weights.items():
         if len(values) != len(points[axis]) or min(values) < 0 or abs(sum(values) - 1) > 1e-6:
             raise ValueError(
                 f"building the grid: axis {axis!r} has weights {values}; give {len(points[axis])} "
                 "non-negative ones that sum to 1"
             )
+    axes = (points["s0"], points["rho"], points["phi"], points["kappa"])
     if not on_policy:
-        return Grid(S0, RHO, PHI, KAPPA, HAZARD, tuple(weights[axis] for axis in AXES))
-    return Grid(S0, RHO, PHI, KAPPA, (), (*(weights[axis] for axis in AXES[:-1]), (1.0,)))
+        return Grid(*axes, points["hazard"], tuple(weights[axis] for axis in AXES))
+    return Grid(*axes, (), (*(weights[axis] for axis in AXES[:-1]), (1.0,)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

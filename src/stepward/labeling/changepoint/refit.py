@@ -1,10 +1,11 @@
 """Empirical Bayes: the grid's weights from a pilot's stored rollouts, no new ones drawn."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from stepward.labeling.changepoint.grid import Array, Grid, flatten, make_grid, marginals
+from stepward.labeling.changepoint.grid import AXES, Array, Grid, flatten, make_grid, marginals
 from stepward.labeling.changepoint.problem import posteriors
 from stepward.labeling.evidence import SolutionEvidence
 
@@ -35,7 +36,7 @@ def refit(
     first = flatten(grid).prior
     weights: dict[str, tuple[float, ...]] = {}
     for _ in range(rounds):
-        now = flatten(make_grid(weights, on_policy=not grid.hazard)).prior if weights else first
+        now = flatten(_weighted(grid, weights)).prior
         reweighted = theta * (now / first)
         reweighted /= reweighted.sum(axis=1, keepdims=True)
         mean = reweighted.mean(axis=0)
@@ -44,6 +45,13 @@ def refit(
             for name, values in marginals(grid, mean).items()
         }
     return weights
+
+
+def _weighted(grid: Grid, weights: Mapping[str, tuple[float, ...]]) -> Grid:
+    """The grid under other weights, those of missing axes kept."""
+    return replace(
+        grid, weights=tuple(weights.get(axis, w) for axis, w in zip(AXES, grid.weights, strict=True))
+    )
 
 
 def _smooth(marginal: Array, num_solutions: int) -> tuple[float, ...]:

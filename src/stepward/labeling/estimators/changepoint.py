@@ -51,7 +51,11 @@ def changepoint(
         raise ValueError(f"labelling by changepoint: confidence is {confidence}; give a value in (1/2, 1)")
     if not solutions:
         return []
-    grid = make_grid(constants.axis_weights, on_policy=all(s.on_policy for s in solutions))
+    grid = make_grid(
+        constants.axis_weights,
+        on_policy=all(s.on_policy for s in solutions),
+        axis_points=constants.axis_points,
+    )
 
     def read(unfinished_as_wrong: bool) -> list[SolutionPosterior]:
         return posteriors(
