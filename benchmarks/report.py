@@ -66,6 +66,11 @@ def write(name: str, rows: Sequence[Row], *, keep_others: bool = False) -> None:
         measured = {r.metric for r in rows}
         table = [row for row in json.loads(file.read_text()) if row["metric"] not in measured] + table
     file.write_text(json.dumps(table, indent=1) + "\n")
+    show(rows)
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print the rows."""
     width = max(len(r.metric) for r in rows)
     for r in rows:
         met = {True: "met", False: "MISSED", None: ""}[r.met]

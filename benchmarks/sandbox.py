@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import Row
 from stepward.prm.types import Check, CheckKind, Problem
 from stepward.verifiers import sandbox
 from stepward.verifiers.programs import program_of, unit_tests_of
@@ -166,6 +167,22 @@ def _measured(mode: Mode, parts: set[str], data: Path, timeout_s: float) -> dict
             return found
     except SandboxUnavailable as fault:
         return {"mode": mode.value, "unavailable": str(fault)}
+
+
+def sandbox_rows() -> list[Row]:
+    """Workers, executions and hostile programs in the default mode, as rows."""
+    calls = worker_calls()
+    with Sandbox(num_workers=1) as box:
+        rate, plain = executions(box), plain_interpreters()
+        ended = hostile(box, 1.0)
+    return [
+        Row("workers: batched trivial calls a CPU second", calls["batched_calls_per_cpu_s"]),
+        Row("sandbox: executions a CPU second (peer: a plain interpreter)", rate, plain, goal=100),
+        Row(f"sandbox, {ended['programs']} hostile programs: escapes", ended["escapes"], goal=0, lower_is_better=True),
+        Row("sandbox, hostile programs: seconds over the deadline at most", ended["largest_seconds_over_deadline"],
+            goal=0.5, lower_is_better=True),
+        Row("sandbox, hostile programs: peak MiB", ended["peak_mib"], goal=512, lower_is_better=True),
+    ]  # fmt: skip
 
 
 def main() -> None:

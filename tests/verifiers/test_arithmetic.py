@@ -34,6 +34,9 @@ SUPPORTED, REFUTED, UNKNOWN = VerdictKind.SUPPORTED, VerdictKind.REFUTED, Verdic
         "5 times 3 = 15",
         r"\begin{aligned} x &= 3 + 4 \\ &= 7 \end{aligned}",
         r"\binom{6}{3} = \frac{6!}{3!3!} = 20",
+        "1 - 2\\sqrt{2} < 0",
+        "3 feet = 36 inches",
+        "1/sqrt(1 - (0.6)^2) = 1.25",
         "7995 (total cookies) - 2595 (rainbow cookies) = 5400.",
     ],
 )
@@ -54,7 +57,13 @@ def test_a_true_equality_is_supported(text: str):
         ),  # 2015 * 1008
         (r"that is 20 - \$13.00 = \$6.00", r"20 - \$13.00 = \$6.00", "7"),
         (r"\sqrt{12} = 3\sqrt{2}", r"\sqrt{12} = 3\sqrt{2}", "3.4641"),
-        (r"y = (n+1)^2 = n^2 + 2n + 2", r"(n+1)^2 = n^2 + 2n + 2", "differ"),
+        (
+            "Total earnings = $3.00 + $1.50 + $1.50. Total earnings = $8.00.",
+            "Total earnings = $3.00 + $1.50 + $1.50. Total earnings = $8.00",
+            "6",
+        ),
+        ("Therefore 2 hours = 150 minutes", "2 hours = 150", "120 minute"),
+        (r"so \frac{3}{4} > 0.8", r"\frac{3}{4} > 0.8", "false"),
     ],
 )
 def test_a_false_equality_is_refuted_with_its_span_and_the_right_value(
@@ -90,6 +99,18 @@ def test_a_false_equality_is_refuted_with_its_span_and_the_right_value(
         "1152 / 8 = 14.4%",  # holds up to a percentage
         "the numbers are 3, 5, and so on",
         "5, 10 + 3 = 8",
+        r"\frac{1}{2} \times 3 \frac45 = \frac{19}{10}",  # a mixed number: 1/2 * 19/5
+        r"\(5508^3 \approx 5500^3\)",  # a calculation that is near
+        "1 inch = 5 miles",  # a map's scale
+        r"\frac{1}{2} \text{ inch} = 20 \text{ feet}",
+        "3 hours = 5 miles",  # units of two kinds
+        "(3-2), (5-2) = 1, 3",  # lists
+        r"A - B = (1+3) \\ & - (0+2) \\ & = 2",  # the line before goes on
+        "18,900 cm^-1 / 25,600 cm^-1 = 0.738",
+        r"\operatorname{arccot} (-1) = 3",
+        r"\boxed{11} \times \boxed{20} = 2 \times 6",  # a box that names an operation
+        "5 x 1/2 = 10 halves",
+        "2 + 2 = 5. This is not correct.",
     ],
 )
 def test_an_open_reading_is_never_refuted(text: str):
@@ -174,6 +195,18 @@ def test_hostile_text_ends_at_once_and_refutes_nothing(text: str):
     began = time.process_time()
     assert verify_step(text).kind is not REFUTED
     assert time.process_time() - began < 1.0
+
+
+async def test_values_of_letters_support_and_never_refute():
+    problem = Problem("p", "Let n = 12. Let m = 3.")
+    found = await Arithmetic().verify(problem, ["n + m = 15", "n + m = 16", "Then k = 4.", "n * k = 48"])
+    assert [v.kind for (v,) in found] == [SUPPORTED, UNKNOWN, UNKNOWN, SUPPORTED]
+
+
+async def test_a_problem_that_defines_an_operation_gives_the_star_another_meaning():
+    problem = Problem("p", "The operation * is defined by a * b = 2a + 3b. What is 4 * 3?")
+    ((verdict,),) = await Arithmetic().verify(problem, ["4 * 3 = 2(4) + 3(3)"])
+    assert verdict.kind is UNKNOWN
 
 
 def test_claims_keep_where_they_stand():

@@ -67,7 +67,8 @@ def read_step(text: str, before: Sequence[str] = ()) -> Reading:
     questions = list(questions_of(text[:MAX_CHARS], "\n".join(before)[-MAX_CHARS:]))
     beyond = 0
     origin: Statement | None = None
-    for index, statement in enumerate(statements):
+    for index, read in enumerate(statements):
+        statement = read
         if beyond >= MAX_BEYOND_LIMITS:
             break
         for claim in statement.claims:
@@ -88,7 +89,7 @@ def read_step(text: str, before: Sequence[str] = ()) -> Reading:
             and states_value(first)
             and _ANOTHER_VALUE.match(between)
         ):
-            first, between = origin, " so "
+            first, between, statement = origin, " so ", _apart(statement)
         elif _is_alternative(row, at, whole):
             origin = None
             continue
@@ -99,6 +100,13 @@ def read_step(text: str, before: Sequence[str] = ()) -> Reading:
             questions.append(question)
     found.extend(decide_integers(text[:MAX_CHARS]))
     return Reading(tuple(sorted(found, key=lambda d: d.start)), tuple(questions))
+
+
+def _apart(statement: Statement) -> Statement:
+    """The statement without the doubt that it stands behind ``or``: here that joins values of one unknown."""
+    claim = statement.claims[0]
+    beside = claim.doubt in ("'or' stands beside it", "'and' stands beside it")
+    return replace(statement, claims=(replace(claim, doubt=""),)) if beside else statement
 
 
 def _is_alternative(statements: Sequence[Statement], index: int, text: str) -> bool:

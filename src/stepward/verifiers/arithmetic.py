@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from stepward.prm.types import Problem, Reason, Verdict
-from stepward.verifiers.answers.expressions import Unreadable
+from stepward.verifiers.answers.expressions import Symbol, Unreadable, walk
 from stepward.verifiers.base import register_verifier
-from stepward.verifiers.claims.bindings import Bindings, bound, substituted
+from stepward.verifiers.claims.bindings import Bindings, bound
 from stepward.verifiers.claims.conversions import decide_conversion
 from stepward.verifiers.claims.decisions import MAX_BEYOND_LIMITS, Decision, Truth, shown, verdict_of
 from stepward.verifiers.claims.exact import Sides, compare, last_place, parse, rational
@@ -42,6 +42,9 @@ def decide(claim: Claim, text: str) -> Decision:
     equation = shown(text, claim.start, claim.end)
     try:
         left, right = parse(claim.left.text), parse(claim.right.text)
+        if any(isinstance(n, Symbol) and n.name != "pi" for side in (left, right) for n in walk(side)):
+            why = f"{equation}: not plain numbers"
+            return Decision(claim.start, claim.end, Truth.OPEN, Reason.UNSUPPORTED, why)
         sides = compare(left, right)
     except Unreadable as fault:
         reason = Reason.UNSUPPORTED if fault.over_limit else Reason.PARSE
@@ -100,6 +103,12 @@ def _doubt(claim: Claim, sides: Sides, equation: str, unit: Fraction) -> str:
             return "units may change"
     if ("circ" in equation or "°" in equation) and "pi" in equation:
         return "degrees and radians stand in it"
+    measures = [
+        {m[1].lower() for u in side.units for m in _TIME_LENGTH.finditer(u)}
+        for side in (claim.left, claim.right)
+    ]
+    if measures[0] and measures[1] and measures[0].isdisjoint(measures[1]):
+        return "units may change"
     if right == 1 and len(units) > 1:
         return "a factor that converts units may be meant"
     if "%" in equation and _holds_without_percent(claim):
@@ -210,12 +219,10 @@ def verify_step(text: str, *, problem: str = "", known: Mapping[str, Fraction] |
 
 
 def _with_values(claim: Claim, text: str, known: Mapping[str, Fraction]) -> Decision | None:
-    """Decide a claim whose letters have values; an equation that does not hold may be about another unknown."""
+    """Support a claim whose letters have values. One that does not hold is left open: the letter may be used anew."""
     if claim.relation != "=" or claim.doubt or not claim.left.computed:
         return None
     equation = shown(text, claim.start, claim.end)
-    put = substituted(claim.left.text, claim.right.text) or {}
-    wrong = next((n for n in put if n in known and known[n] != put[n]), None)
     try:
         left, right = (bound(parse(side.text), known) for side in (claim.left, claim.right))
         if left is None or right is None:
@@ -232,10 +239,7 @@ def _with_values(claim: Claim, text: str, known: Mapping[str, Fraction]) -> Deci
             if re.search(rf"(?<![a-zA-Z\\\\]){re.escape(n)}\\b", equation)
         )
         return Decision(claim.start, claim.end, Truth.TRUE, evidence=f"{equation} is true for {used}")
-    if wrong is None:
-        return None
-    why = f"{equation} is false: {wrong} is {known[wrong]} and not {put[wrong]}"
-    return Decision(claim.start, claim.end, Truth.FALSE, evidence=why)
+    return None
 
 
 _OPERATION = re.compile(

@@ -22,6 +22,7 @@ from stepward.verifiers.claims.statements import Statement
 
 MAX_NAMES = 30
 _CONSTANTS = frozenset({"i", "e", "pi"})
+_LET = re.compile(r"'let' in its", re.I)
 _LETTER = re.compile(r"[a-zA-Z]|\\[a-zA-Z]+")
 
 
@@ -38,7 +39,10 @@ class Bindings:
             if len(self._values) >= MAX_NAMES or not _LETTER.fullmatch(name) or name in _CONSTANTS:
                 continue
             value = None
-            plain = all(c.relation == "=" and not c.doubt and not c.approximate for c in statement.claims)
+            plain = all(
+                c.relation == "=" and not c.approximate and (not c.doubt or _LET.match(c.doubt))
+                for c in statement.claims
+            )
             if plain and not any(part.units for part in statement.parts):
                 value = _exact(statement.parts[-1].text)
             before = self._values.get(name, value)
@@ -79,32 +83,3 @@ def _replaced(node: Expression, values: Mapping[str, Fraction]) -> Expression:
             return Apply(function, tuple(_replaced(a, values) for a in arguments))
         case _:
             return node
-
-
-_ROUND = frozenset(["(", ")", "{", "}", "[", "]", "*"])
-
-
-def substituted(left: str, right: str) -> dict[str, Fraction] | None:
-    """The numbers that stand for the letters of ``left`` where ``right`` is the same with numbers in their places.
-
-    Args:
-        left: Text of an operand, such as ``b ^ 2 - 4 a c``.
-        right: Such as ``( - 5 ) ^ 2 - 4 * 1 * 6``.
-
-    Returns:
-        None where the two are not of one form or a letter stands for two numbers.
-    """
-    pattern = [t for t in left.split(" ") if t not in _ROUND]
-    tokens = re.sub(r"\( - ([\d.]+) \)", r"-\1", right).split(" ")
-    written = [t for t in tokens if t not in _ROUND]
-    if len(pattern) != len(written):
-        return None
-    found: dict[str, Fraction] = {}
-    for name, number in zip(pattern, written, strict=True):
-        if name == number:
-            continue
-        if not _LETTER.fullmatch(name) or not re.fullmatch(r"-?\d{1,30}(?:\.\d{1,30})?", number):
-            return None
-        if found.setdefault(name, Fraction(number)) != Fraction(number):
-            return None
-    return found or None

@@ -7,7 +7,7 @@ r"""Claims of derivatives and integrals, read out of a step's text; workers deci
 import re
 from dataclasses import dataclass
 
-from stepward.verifiers.answers.expressions import Apply, Expression, Symbol, Unreadable, walk
+from stepward.verifiers.answers.expressions import Apply, Expression, Symbol, Unreadable, symbols, walk
 from stepward.verifiers.claims.exact import parse
 from stepward.verifiers.claims.reading import not_stated
 
@@ -99,6 +99,13 @@ def _ask(
         trees = [parse(a, functions=True) for a in arguments]
     except Unreadable:
         return
+    if (
+        function == "derivative"
+        and not symbols(trees[-1])
+        and symbols(trees[0])
+        and not isinstance(trees[0], Symbol)
+    ):
+        return  # "f'(x) = 0" is an equation to be solved.
     if any(_unfit(node) for node in trees):
         return
     doubt = not_stated(text, match.start(), match.end())

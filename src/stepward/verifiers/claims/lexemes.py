@@ -5,6 +5,7 @@ r"""Prose with formulas in it, LaTeX or plain, to lexemes that know where they s
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 MAX_LEXEMES = 20_000
 MAX_NUMBER_CHARS = 60
@@ -108,7 +109,8 @@ _KINDS = {"newline": Kind.BREAK, "order": Kind.ORDER,
           "command": Kind.FOREIGN}  # fmt: skip
 
 
-def lexemes(text: str) -> list[Lexeme]:
+@lru_cache(maxsize=64)
+def lexemes(text: str) -> tuple[Lexeme, ...]:
     """The lexemes of a text, at most ``MAX_LEXEMES`` of them; what is beyond is not read."""
     found: list[Lexeme] = []
     spaced, first = False, True
@@ -138,7 +140,7 @@ def lexemes(text: str) -> list[Lexeme]:
         first = name == "newline"
         if len(found) >= MAX_LEXEMES:
             break
-    return found if _UNKNOWN_X.search(text) else _with_crosses(found)
+    return tuple(found if _UNKNOWN_X.search(text) else _with_crosses(found))
 
 
 # An x that stands for a number somewhere in the text.

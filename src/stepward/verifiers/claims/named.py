@@ -1,6 +1,7 @@
 """One name, two values: ``Total cost = 3 + 4 + 2`` and in the next line ``Total cost = 8``."""
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 
 from stepward.verifiers.answers.expressions import Unreadable
@@ -30,7 +31,7 @@ def decide_named(text: str) -> list[Decision]:
     return found
 
 
-def _entries(tokens: list[Lexeme]) -> list[tuple[str, int, Operand]]:
+def _entries(tokens: Sequence[Lexeme]) -> list[tuple[str, int, Operand]]:
     """Each ``words = value`` at the start of a sentence or formula: the words, where they begin, the last value."""
     found: list[tuple[str, int, Operand]] = []
     begin = 0

@@ -82,6 +82,8 @@ _TOKEN = re.compile(
     r"\\(?:text|textbf|textrm|mbox)\s*\{|\\begin\{[a-z]+\*?\}|\\end\{[a-z]+\*?\}|\\[a-zA-Z]+|\\."
     r"|[^\W\d_]+(?:['’-][^\W\d_]+)*|\d+|\S",
 )
+# "Solving x^2 - 4 = 0" names an equation and draws none.
+_TO_SOLVE = re.compile(r"\b(?:solv\w+|find\w*|factor\w*)[\s\\(\[$]*\Z", re.I)
 _ARROWS = frozenset("⇒ → ⟹ ⟶ ∴ ⇔ \\Rightarrow \\implies \\rightarrow \\to \\Longrightarrow \\iff \\Leftrightarrow "
                     "\\therefore \\longrightarrow".split())  # fmt: skip
 _LAYOUT = frozenset(
@@ -109,6 +111,8 @@ _NEUTRAL = frozenset(
 def link_between(between: str) -> Link:
     """How the statement behind a text follows the one before it."""
     if len(between) > MAX_LINK_CHARS:
+        return Link.NONE
+    if _TO_SOLVE.search(between):
         return Link.NONE
     drawn = False
     for match in _TOKEN.finditer(between):
