@@ -168,6 +168,8 @@ def test_quality_is_measured_on_a_labelled_file(config, tmp_path):
     ]
     (tmp_path / "labelled.json").write_text("\n".join(map(json.dumps, rows)))
     settings = with_(config, verifiers=("arithmetic",), verifier_quality=str(tmp_path / "labelled.json"))
+    with pytest.raises(ConfigError, match="name verifiers too"):
+        run(settings)
     run(settings, verify_steps=tool())
     # 16 flags, all right: (16 + 4 * .9) / 20 = .98; (16 + 4 * .6) / 20 = .92
     assert open_dataset(config.out).manifest.constants["precision"] == {"tool": 0.98}

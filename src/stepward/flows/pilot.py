@@ -23,10 +23,10 @@ from stepward.labeling.allocation.information_gain import price_for_budget, scal
 from stepward.labeling.annotate import ProblemResult, annotate
 from stepward.labeling.evidence import LabelingConstants
 from stepward.labeling.plan import Engines, GivenSolution
-from stepward.labeling.source_quality import fitted_hint, learned, measured
+from stepward.labeling.source_quality import Quality, fitted_hint, learned, measured
 from stepward.prm.dataset.folder import stored_manifest
 from stepward.prm.dataset.manifest import config_hash
-from stepward.prm.errors import BudgetSpent, InputError
+from stepward.prm.errors import BudgetSpent, ConfigError, InputError
 from stepward.prm.evaluation.readers.processbench import read_items
 from stepward.prm.policy import Policy, SampleRequest
 from stepward.prm.seeds import derive_seed
@@ -241,9 +241,14 @@ def _blocking(
     return lambda price: asyncio.run_coroutine_threadsafe(work(price), loop).result()
 
 
-async def _measured(path: Path, engines: Engines) -> Any:
+async def _measured(path: Path, engines: Engines) -> Quality:
     """Quality of the run's verifiers on a labelled file, which must not be reported on."""
-    assert engines.verify_steps is not None
+    if engines.verify_steps is None:
+        raise ConfigError(
+            [
+                "verifier_quality: a judge that decides outcomes (spark) is not measured on a file; name verifiers too"
+            ]
+        )
     items = read_items(path)
     verify = engines.verify_steps
     found = await asyncio.gather(*(verify(Problem(i.id, i.problem), i.steps) for i in items))
