@@ -61,10 +61,12 @@ def main() -> None:
     parser.add_argument("--figures", type=Path)
     parser.add_argument("--resamples", type=int, default=2000)
     options = parser.parse_args()
-    detail = json.loads(DETAIL.read_text()) if DETAIL.exists() else {}
     for part in options.parts:
-        detail[part] = [asdict(row) for row in run_part(part, options)]
-        DETAIL.write_text(json.dumps(detail, indent=1) + "\n")
+        found = [asdict(row) for row in run_part(part, options)]
+        # Read again: another part may have been written meanwhile.
+        detail = json.loads(DETAIL.read_text()) if DETAIL.exists() else {}
+        DETAIL.write_text(json.dumps({**detail, part: found}, indent=1) + "\n")
+    detail = json.loads(DETAIL.read_text()) if DETAIL.exists() else {}
     write("evaluation", [Row(**row) for part in PARTS for row in detail.get(part, ())])
 
 

@@ -1,6 +1,6 @@
 """Test-time search under a PRM of this project: accuracy against tokens, 3 seeds. ``make bench-search``.
 
-    python -m benchmarks.search [--parts FOLDER] [--seeds 0 1 2] [--budgets 240 960] [--methods ...] [--report]
+    python -m benchmarks.search [--parts FOLDER] [--seeds 0 1 2] [--costs 8 32] [--methods ...] [--report]
 
 The embedded policy solves held-out problems of the generator's ``demo`` level; the PRM is the quickstart's, trained on
 900 other problems of the same seed. Majority vote, best-of-N and weighted vote read one stored pool of samples a
@@ -291,6 +291,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--costs", type=int, nargs="+", default=[8, 32], help="in samples")
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
+    parser.add_argument("--chunks", type=int, nargs="+", default=list(range(REPORTED // CHUNK)))
     parser.add_argument("--pool", type=int, default=32)
     parser.add_argument("--report", action="store_true", help="only report what is there")
     parser.add_argument("--no-report", action="store_true", help="only do what is missing")
@@ -304,7 +305,7 @@ def main() -> None:
         for samples in options.costs:
             for method in options.methods:
                 for seed in options.seeds:
-                    for chunk in range(REPORTED // CHUNK):
+                    for chunk in options.chunks:
                         asyncio.run(search_chunk(options.parts, seed, method, samples, chunk))
     if not options.no_report:
         report(options.parts, options.seeds, options.figures)
