@@ -1,4 +1,4 @@
-r"""Every hostile text of the tests as a step: it ends in time, refutes nothing of its neighbours and leaves no trace."""
+r"""Every hostile text of the tests as a step: it ends in time and changes no other verdict."""
 
 import json
 import random
