@@ -1,24 +1,39 @@
 """What labelling costs beside the engine: CPU a rollout, the memory of a tree, many problems in flight.
 
-    python -m benchmarks.bookkeeping [--problems 200] [--out FILE]
+    python -m benchmarks.bookkeeping [--out FILE]
 
 Writes its figures to benchmarks/results/labeling_bookkeeping.json, of which ``labeling_report`` makes rows.
 """
 
+import argparse
+import asyncio
+import json
+import resource
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.simulator import Sample, simulate
 from stepward.labeling.allocation.information_gain import InformationGain
-from stepward.labeling.evidence import SolutionEvidence
-from stepward.prm.types import Outcome
+from stepward.labeling.annotate import annotate
+from stepward.labeling.estimators.registry import make_estimator
+from stepward.labeling.evidence import LabelingConstants, SolutionEvidence
+from stepward.labeling.plan import Engines, Labeling
+from stepward.labeling.policies.scripted import scripted_policy
+from stepward.labeling.tree import Tree
+from stepward.prm.steps import StepFormat
+from stepward.prm.types import LabelerInfo, Outcome, Problem, Sampler
+from stepward.verifiers.answer import Grader
 
 OUT = Path(__file__).parent / "results" / "labeling_bookkeeping.json"
 SEED = 60
 TREE_NODES = 1_000_000
 IN_FLIGHT = (20, 2000)
+"""Problems at once; so many are labelled, but 400 at least."""
 
 
 def evidence_of(sample: Sample, row: int, draws: list[list[Outcome]]) -> SolutionEvidence:
@@ -69,3 +84,76 @@ def cpu_a_rollout(problems: int, solutions: int, *, compiled: bool, repeats: int
             least = min(least, time.thread_time() - began)
         spent += least
     return 1000 * spent / rollouts
+
+
+def cpu_a_problem(problems: int, in_flight: int) -> float:
+    """CPU milliseconds a problem of ``annotate`` with a scripted policy, four solutions each."""
+    texts = [f"2 + {i} = {2 + i}\n" * steps + "The answer is 6." for steps in (2, 4, 7) for i in (2, 4)]
+    texts += [t.replace("is 6", "is 7") for t in texts]
+    policy = scripted_policy(lambda problem_id, so_far, seed: texts if not so_far else texts[-1:] + texts[:1])
+    sampler = Sampler(max_tokens=400)
+    info = replace(policy.info, sampler=sampler)
+    rule = InformationGain(constants=LabelingConstants(price=1e-4), compiled=True)
+    plan = Labeling(
+        num_solutions=4, sampler=sampler, rollout_sampler=sampler, step_format=StepFormat(), allocation=rule,
+        estimator=make_estimator("changepoint", allocation=rule.kind), seed=0,
+        labeler=LabelerInfo("changepoint", "1", ""), policy_info=info, completer_info=info,
+    )  # fmt: skip
+    engines = Engines(policy, policy, lambda p: policy.tokenizer.encode(p.text + "\n"), Grader())
+
+    async def label_all() -> None:
+        places = asyncio.Semaphore(in_flight)
+
+        async def one(number: int) -> None:
+            async with places:
+                await annotate(Problem(f"p{number}", "What is 2 + 2 + 2?", ("6",)), plan, engines)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(problems):
+                group.create_task(one(number))
+
+    began = time.process_time()
+    asyncio.run(label_all())
+    return 1000 * (time.process_time() - began) / problems
+
+
+def grow_tree(nodes: int) -> None:
+    """A tree of that many nodes of twenty tokens, four children each; run in a process of its own."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    tree, began = Tree("p", range(40)), time.process_time()
+    for node in range(1, nodes):
+        tree.add_child((node - 1) // 4, range(node, node + 20), seed=node)
+    print(json.dumps({
+        "nodes": len(tree), "gib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20,
+        "microseconds_a_node": 1e6 * (time.process_time() - began) / nodes,
+    }))  # fmt: skip
+
+
+def main() -> None:
+    """Measure all three and write the results."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tree", type=int, help="only grow a tree of so many nodes")
+    parser.add_argument("--out", type=Path, default=OUT)
+    args = parser.parse_args()
+    if args.tree:
+        grow_tree(args.tree)
+        return
+    figures: dict = {"cpu_ms_a_rollout": {}, "cpu_ms_a_problem_in_flight": {}}
+    for solutions, problems in ((1, 60), (4, 12), (8, 8)):
+        figures["cpu_ms_a_rollout"][f"compiled, {solutions} solutions"] = cpu_a_rollout(
+            problems, solutions, compiled=True
+        )
+    figures["cpu_ms_a_rollout"]["numpy, 8 solutions"] = cpu_a_rollout(2, 8, compiled=False, repeats=2)
+    cpu_a_problem(20, 20)  # imports and compilation are no problem's
+    for number in IN_FLIGHT:
+        figures["cpu_ms_a_problem_in_flight"][str(number)] = cpu_a_problem(max(number, 400), number)
+    command = [sys.executable, "-m", "benchmarks.bookkeeping", "--tree", str(TREE_NODES)]
+    figures["tree"] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    args.out.write_text(json.dumps(figures, indent=1) + "\n")
+    print(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()
