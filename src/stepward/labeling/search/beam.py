@@ -1,4 +1,4 @@
-"""Step-level greedy and beam search by a step's value: AlphaMath (Chen et al. 2024, arXiv 2405.03553), algorithm 2.
+"""Step-level greedy and beam search by a step's value: AlphaMath (Chen et al. 2024, arXiv 2405.03553).
 
 B1 beams, B2 samples each; of all B1 B2 next steps the B1 of highest value V(s_t) stay. An ended solution takes its
 beam with it.

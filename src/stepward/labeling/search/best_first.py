@@ -1,4 +1,4 @@
-"""Best-first search by Q*'s score: Q* (Wang et al. 2024, arXiv 2406.14283), equations 4 and 5.
+"""Best-first search by Q*'s score: Q* (Wang et al. 2024, arXiv 2406.14283).
 
 f(s_t) = g(s_t) + lambda h(s_t): g aggregates the utilities of the path, Agg(R(s_1), ..., R(s_t)), h is the value of its
 end. Both come from one reward model: R(s_i) is its score of step i and h its score of the last step. The open state of

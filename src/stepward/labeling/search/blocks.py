@@ -1,4 +1,4 @@
-"""Block-wise value-guided search: VGS (Wang et al. 2025, arXiv 2505.17373), section 2.2.
+"""Block-wise value-guided search: VGS (Wang et al. 2025, arXiv 2505.17373).
 
 Blocks of a fixed number of tokens take the place of steps: no separator is needed, as in long thinking traces. Of
 ``width`` blocks drawn the one of highest value stays; independent searches (DVTS) end in a weighted majority.

@@ -1,4 +1,4 @@
-"""Particle filtering: Puri et al. 2025, arXiv 2502.01618, algorithm 1.
+"""Particle filtering: Puri et al. 2025, arXiv 2502.01618.
 
 Each of N particles draws its next step; then N particles are drawn anew with weights softmax(w / T), w the logit of
 the reward model's score of the last step. Ended particles keep their score and take part in the resampling.

@@ -1,6 +1,6 @@
 """MCTS with a reward model's values and no rollouts to a gold answer: ReST-MCTS* (Zhang et al. 2024, arXiv 2406.03816).
 
-Selection by V + c sqrt(2 ln N_parent / N) (algorithm 1), branches of ``width``; a new state's value is the reward
+Selection by V + c sqrt(2 ln N_parent / N), branches of ``width``; a new state's value is the reward
 model's, optionally mixed with a short greedy rollout, V <- (1 - a) V + a max V over ``rollout_steps`` further steps;
 backup by visit-weighted means, V = sum n_c V_c / sum n_c. A solution whose value passes ``end_gate`` ends the pass.
 """

@@ -1,4 +1,4 @@
-"""Verify, then revise: StepCo (Wu et al. 2024, arXiv 2410.12934), algorithm 1.
+"""Verify, then revise: StepCo (Wu et al. 2024, arXiv 2410.12934).
 
 A whole solution is drawn and its steps are scored; the first step whose score lies under the threshold is cut with all
 that follows and drawn again, until no step lies under it or ``revisions`` are spent. The last version is the answer.
@@ -14,8 +14,8 @@ def stepco(*, threshold: float = 0.5, revisions: int = 5) -> SearchMethod:
     """Stepwise correction without a critique.
 
     Args:
-        threshold: A step with a lower score is wrong (paper: .5).
-        revisions: Most revisions of one solution (paper: 5).
+        threshold: A step with a lower score is wrong.
+        revisions: Most revisions of one solution.
     """
     at_least(0, revisions=revisions)
 
