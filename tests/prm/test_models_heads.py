@@ -47,6 +47,22 @@ def test_the_deviation_of_a_beta_is_that_of_the_distribution():
     assert head.deviation(torch.tensor([[0.0, x]])).item() == pytest.approx(0.25, abs=1e-4)
 
 
+def test_a_beta_scores_by_the_chance_that_any_rollout_reaches_the_answer():
+    # mu = 1/2, kappa = 2: Beta(1, 1) is uniform, and P(none of 3) = 1 / 4.
+    x = log(torch.expm1(torch.tensor(1.999)).item())
+    raw = torch.tensor([[0.0, x]])
+    head = build_head(4, head_spec("beta", any_of=3))
+    assert isinstance(head, BetaHead)
+    assert head.probability(raw).item() == pytest.approx(0.75, abs=1e-4)
+    assert head.logit(raw).item() == pytest.approx(log(3), abs=1e-3)
+    plain = build_head(4, head_spec("beta", any_of=0))
+    assert as_head(plain).probability(raw).item() == pytest.approx(0.5)
+    assert (head_spec("beta").any_of, HeadSpec("beta").any_of) == (8, 0)
+    # The surest of readings stay finite.
+    sure = torch.tensor([[40.0, 20.0], [-40.0, 20.0]])
+    assert bool(head.logit(sure).isfinite().all())
+
+
 def test_the_deviation_of_an_ensemble_is_that_of_its_members():
     head = build_head(4, head_spec("ensemble", members=2))
     assert isinstance(head, EnsembleHead)

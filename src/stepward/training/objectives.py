@@ -105,7 +105,8 @@ def _pairwise(raw: Tensor, head: Head, labels: Labels) -> Tensor:
 def _beta_binomial(raw: Tensor, head: Head, labels: Labels) -> Tensor:
     known = labels.trials > 0
     return losses.beta_binomial(
-        head.logit(raw)[known],
+        # The counts are of mu, whatever the head's score is read from.
+        raw[:, 0][known],
         BetaHead.concentration(raw)[known],
         labels.right[known],
         labels.trials[known],

@@ -47,6 +47,7 @@ class HeadSpec:
         kappa_init: Initial concentration of a beta head.
         dropout: Applied to the hidden state in training.
         scale: beta of an implicit reward model.
+        any_of: Beta head: the score is P(at least one of so many rollouts reaches the answer); 0 = mu itself.
     """
 
     kind: str = "scalar"
@@ -56,6 +57,7 @@ class HeadSpec:
     kappa_init: float = 8.0
     dropout: float = 0.0
     scale: float = 0.05
+    any_of: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -171,6 +173,11 @@ class BetaHead(nn.Module):
     """A Beta distribution over the step's value (BetaPRM): ``raw [n, 2]`` = logit of mu, and kappa before softplus.
 
     kappa = softplus(raw) + 1e-3, A = mu * kappa + 1e-6, B = (1 - mu) * kappa + 1e-6.
+
+    mu is the share of rollouts that reach the answer, not the chance that the step is right: before a hard passage a
+    right step has a low value, and at mu >= .5 most of such steps are called wrong, the surest ones first. With
+    ``any_of`` = K > 0 the score is P(K > 0 of K rollouts reach it) = 1 - B(A, B + K) / B(A, B), the distribution's
+    own prediction of Math-Shepherd's hard label.
     """
 
     def __init__(self, width: int, spec: HeadSpec) -> None:
@@ -189,9 +196,24 @@ class BetaHead(nn.Module):
         return torch.cat([self.mu(hidden), self.kappa(hidden)], dim=1)
 
     def logit(self, raw: Tensor) -> Tensor:
-        return raw[:, 0]
+        if not self.spec.any_of:
+            return raw[:, 0]
+        none = self._log_none(raw)
+        return torch.log(-torch.expm1(none).clamp(max=-1e-12)) - none
 
     def probability(self, raw: Tensor) -> Tensor:
+        return -torch.expm1(self._log_none(raw)) if self.spec.any_of else self.mean(raw)
+
+    def _log_none(self, raw: Tensor) -> Tensor:
+        """log P(no rollout of ``any_of`` reaches the answer) = sum over i < K of log((B + i) / (A + B + i))."""
+        mu, kappa = self.mean(raw), self.concentration(raw)
+        a, b = mu * kappa + 1e-6, (1 - mu) * kappa + 1e-6
+        drawn = torch.arange(self.spec.any_of, device=raw.device, dtype=raw.dtype)[:, None]
+        return (torch.log(b + drawn) - torch.log(a + b + drawn)).sum(0)
+
+    @staticmethod
+    def mean(raw: Tensor) -> Tensor:
+        """mu in [0, 1], ``[n]``."""
         return torch.sigmoid(raw[:, 0])
 
     @staticmethod
@@ -201,7 +223,7 @@ class BetaHead(nn.Module):
 
     def deviation(self, raw: Tensor) -> Tensor:
         """Standard deviation of Beta(A, B), ``[n]``: large where the value is not reliable."""
-        mu, kappa = self.probability(raw), self.concentration(raw)
+        mu, kappa = self.mean(raw), self.concentration(raw)
         return torch.sqrt(mu * (1 - mu) / (kappa + 1))
 
 
@@ -245,7 +267,7 @@ _HEADS: dict[str, tuple[Callable[[int, HeadSpec], nn.Module], int]] = {
 
 
 def head_spec(kind: str, **options: Any) -> HeadSpec:
-    """The spec of a head by name, its width filled in.
+    """The spec of a head by name, its width and, for a beta head, Math-Shepherd's ``any_of`` of 8 filled in.
 
     Raises:
         ModelError: No such head.
@@ -257,6 +279,8 @@ def head_spec(kind: str, **options: Any) -> HeadSpec:
     if kind == "ensemble":
         members = options.setdefault("members", 32)
         return HeadSpec(kind, outputs=members, **options)
+    if kind == "beta":
+        options.setdefault("any_of", 8)
     return HeadSpec(kind, outputs=_HEADS[kind][1], **options)
 
 
