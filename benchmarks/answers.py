@@ -178,7 +178,8 @@ def answer_rows(data: Path, pairs: int = 300, seed: int = 5) -> list[Row]:
     made = [
         Row("answers, reported pairs: share right", reported["right"] / reported["pairs"],
             reported["math_verify_right"] / reported["pairs"], goal=0.95),
-        Row("answers, reported pairs: false positives", reported.get("false_positive", 0), goal=0, lower_is_better=True),
+        Row("answers, reported pairs: false positives", reported.get("false_positive", 0), goal=0,
+            lower_is_better=True),
     ]  # fmt: skip
     for half in ("report", "development"):
         found = peers[half]

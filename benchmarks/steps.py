@@ -48,8 +48,8 @@ class Adjudicated:
 
 ADJUDICATED = Adjudicated(
     frozenset(
-        "math-740 olympiadbench-188 olympiadbench-702 olympiadbench-897 omnimath-299 omnimath-440 omnimath-612 omnimath-805 "
-        "omnimath-894".split()
+        "math-740 olympiadbench-188 olympiadbench-702 olympiadbench-897 "
+        "omnimath-299 omnimath-440 omnimath-612 omnimath-805 omnimath-894".split()
     )
 )
 
