@@ -172,6 +172,31 @@ def test_p007_p047_a_step_has_the_same_score_alone_with_others_and_with_what_fol
     assert len({round(s, 3) for row in fast for s in row}) > 20
 
 
+def test_p028_a_row_whose_labels_are_all_masked_changes_no_mean_and_is_counted() -> None:
+    from types import SimpleNamespace
+
+    from stepward.prm.models.inputs import EncodedSolution
+    from stepward.training.collate import Example
+    from stepward.training.validation import evaluate as validate
+
+    nan = float("nan")
+
+    def example(name: str, targets: tuple[float, ...]) -> Example:
+        encoded = EncodedSolution((1, 2), 0, (0, 1))
+        return Example(
+            name, name, encoded, (0, 1), targets, (1.0, 1.0), (0, 0), (0, 0), nan, True, None, False
+        )
+
+    good, masked = example("good", (1.0, 0.0)), example("masked", (nan, nan))
+    model: Any = SimpleNamespace(score_encoded=lambda encoded: [(0.8, 0.4)] * len(encoded))
+    alone, both = validate(model, [good]), validate(model, [good, masked])
+    # -(ln .8 + ln .6) / 2
+    assert alone["cross_entropy"] == pytest.approx(0.36698, abs=1e-5)
+    assert both == {**alone, "skipped": 1}
+    # Nothing but masked rows: no loss at all, and not NaN.
+    assert validate(model, [masked]) == {"skipped": 1}
+
+
 def test_best_of_n_counts_tokens_and_learns_its_aggregation_on_other_problems(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

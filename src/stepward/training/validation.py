@@ -17,7 +17,7 @@ def evaluate(model: DiscriminativeRewardModel, examples: Sequence[Example]) -> d
 
     Args:
         model: With the weights to evaluate.
-        examples: Of the validation split; empty gives no metrics.
+        examples: Of the validation split; empty gives no metrics. ``skipped`` counts those without a known target.
     """
     if not examples:
         return {}
@@ -26,7 +26,9 @@ def evaluate(model: DiscriminativeRewardModel, examples: Sequence[Example]) -> d
         (s, t) for row, e in zip(scores, examples, strict=True) for s, t in zip(row, e.targets, strict=True)
         if not math.isnan(t)
     ]  # fmt: skip
-    metrics: dict[str, Any] = {}
+    # A row without any known target has no loss: it is left out of the means, and said to be.
+    skipped = sum(not e.labelled for e in examples)
+    metrics: dict[str, Any] = {"skipped": skipped} if skipped else {}
     if pairs:
         metrics["step_accuracy"] = sum((s >= 0.5) == (t >= 0.5) for s, t in pairs) / len(pairs)
         metrics["cross_entropy"] = sum(_cross_entropy(s, t) for s, t in pairs) / len(pairs)
