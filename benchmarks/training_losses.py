@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,10 @@ def train_and_score(name: str, run: Run, seed: int, folder: Path) -> dict[str, A
         if run.loss == "beta_binomial":
             problems = [Problem(i.id, i.problem) for i in items]
             result[f"deviation_{part}"] = model.deviation(problems, [i.steps for i in items])
+            head: Any = model.prm.model.head
+            scored_by, head.spec = head.spec, replace(head.spec, any_of=0)
+            result[f"mu_{part}"] = score(model, items)
+            head.spec = scored_by
     return result
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.report import Row
 from benchmarks.training_losses import RUNS, SEEDS, result_file
-from stepward.prm.evaluation.calibration import bin_numbers, calibration, labelled_steps
+from stepward.prm.evaluation.calibration import LabelledSteps, bin_numbers, calibration, labelled_steps
 from stepward.prm.evaluation.intervals import (
     Bootstrap,
     Measure,
@@ -28,6 +28,8 @@ BOOTSTRAP = Bootstrap(num_resamples=2000, seed=0)
 DOCS = Path(__file__).parents[1] / "docs" / "losses.md"
 BEGIN, END = "<!-- table: make bench-training -->", "<!-- end of table -->"
 NUM_BINS = 5
+PREFIXES = {"score": "", "mu": "mu_", "deviation": "deviation_"}
+READINGS = (("mu", "deviation"), ("score", "deviation"), ("score", "1 / kappa"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,18 @@ def loss_rows(folder: Path) -> list[Row]:
     best = max(base.values())
     rows: list[Row] = []
     for name, line in found.items():
-        # A light head is no loss of its own: it stands in the table, without a goal.
-        goal = None if name.startswith("light") else 0.0
+        # A light head is no loss of its own, and some of the seeds prove nothing: both stand there without a goal.
+        goal = None if name.startswith("light") or line.seeds < len(SEEDS) else 0.0
+        seeds = f"{line.seeds} of {len(SEEDS)} seeds"
         lowest = min(m.low if m.low is not None else -1.0 for m in line.over.values())
         rows += [
-            Row(f"{name}: F1, {line.seeds} seeds, against the best baseline", line.f1.value, best),
-            Row(f"{name}: lowest end of the paired 95 % intervals over the baselines", lowest, None, goal),
+            Row(f"{name}, {seeds}: F1 against the best baseline", line.f1.value, best),
+            Row(
+                f"{name}, {seeds}: lowest end of the paired 95 % intervals over the baselines",
+                lowest,
+                None,
+                goal,
+            ),
         ]
     return rows
 
@@ -121,15 +129,16 @@ def write_table(folder: Path) -> None:
     """The table between the two marks of docs/losses.md."""
     found, base = lines(folder)
     head = (
-        "| loss, head | F1 (95 %) | over the best baseline (95 %) | ECE | Brier | CPU s |\n"
-        "| --- | --- | --- | --- | --- | --- |\n"
+        "| loss, head | seeds | F1 (95 %) | over the best baseline (95 %) | ECE | Brier | CPU s |\n"
+        "| --- | --- | --- | --- | --- | --- | --- |\n"
     )
     best = max(base, key=lambda name: base[name])
     body = "".join(
-        f"| {name} | {line.f1} | {line.over[best]} | {line.ece:.3f} | {line.brier:.3f} | {line.train_cpu_s:.0f} |\n"
+        f"| {name} | {line.seeds} | {line.f1} | {line.over[best]} "
+        f"| {line.ece:.3f} | {line.brier:.3f} | {line.train_cpu_s:.0f} |\n"
         for name, line in found.items()
     )
-    body += "".join(f"| *{name}* | {value:.3f} | | | | |\n" for name, value in base.items())
+    body += "".join(f"| *{name}* | | {value:.3f} | | | | |\n" for name, value in base.items())
     before, rest = DOCS.read_text().split(BEGIN)
     after = rest.split(END)[1]
     DOCS.write_text(f"{before}{BEGIN}\n\n{head}{body}\n{END}{after}")
@@ -146,37 +155,42 @@ def reliability_rows(folder: Path) -> list[Row]:
     if not results:
         return []
     rows: list[Row] = []
-    for what in ("deviation", "1 / kappa"):
-        pooled, by_bin = reliability(items, results, what)
-        name = f"BetaPRM, {what}: errors of the least over the most reliable fifth"
-        goal = what == "deviation"
+    seeds = f"{len(results)} of {len(SEEDS)} seeds"
+    for reading, what in READINGS:
+        pooled, by_bin = reliability(items, results, reading, what)
+        goal = what == "deviation" and len(results) == len(SEEDS)
         rows += [
-            Row(f"{name}, pooled over {NUM_BINS} bins of mu", pooled.value, None, 1.5 if goal else None),
+            Row(
+                f"BetaPRM, {seeds}: error rate of the least over the most reliable fifth by {what}, in {NUM_BINS} bins "
+                f"of {reading}, pooled",
+                pooled.value, None, 1.5 if goal else None,
+            ),
             Row("  lower end of its 95 % interval", pooled.low, None, 1.0 if goal else None),
             *(Row(f"  bin {b + 1} of {NUM_BINS}", value, None) for b, value in enumerate(by_bin)),
-        ]
+        ]  # fmt: skip
     return rows
 
 
 def reliability(
-    items: Sequence[Item], results: Sequence[dict[str, Any]], what: str
+    items: Sequence[Item], results: Sequence[dict[str, Any]], reading: str, what: str
 ) -> tuple[Measure, list[float | None]]:
     """The pooled ratio with its interval over problems, and the ratio of each bin.
 
     Args:
         items: Solutions with exact first errors.
         results: One a seed, with scores and deviations.
+        reading: What is binned and held against one half: ``score``, P(any of 8 rollouts), or ``mu``.
         what: ``deviation``, the model's reliability output, or ``1 / kappa``, what it says beyond mu.
     """
     clusters: tuple[str, ...] = ()
     per_seed: list[np.ndarray] = []
     for result in results:
-        steps = labelled_steps(items, [*result["reported"], *result["further"]])
-        deviations = labelled_steps(items, [*result["deviation_reported"], *result["deviation_further"]])
-        clusters, mu, sigma = steps.clusters, steps.scores, deviations.scores
+        said = {name: _steps(items, result, prefix) for name, prefix in PREFIXES.items()}
+        steps, mu, sigma = said[reading], said["mu"].scores, said["deviation"].scores
+        clusters = steps.clusters
         spread = sigma if what == "deviation" else sigma**2 / np.maximum(mu * (1 - mu), 1e-12)
-        wrong = (steps.right >= 0.5) != (mu >= 0.5)
-        per_seed.append(_fifths(bin_numbers(mu, NUM_BINS), spread, wrong))
+        wrong = (steps.right >= 0.5) != (steps.scores >= 0.5)
+        per_seed.append(_fifths(bin_numbers(steps.scores, NUM_BINS), spread, wrong))
     # [steps, bins, (errors and number of the least reliable, errors and number of the most reliable)]
     table = np.sum(per_seed, axis=0)
     sums = cluster_sums(table.reshape(len(table), -1), clusters)
@@ -184,6 +198,10 @@ def reliability(
     draws = resampled_sums(sums, BOOTSTRAP, "reliability").reshape(-1, NUM_BINS, 4).sum(axis=1)
     by_bin = [None if np.isnan(r) else float(r) for r in _ratio(total)]
     return measure(float(_ratio(total.sum(axis=0))), _ratio(draws), n=len(table)), by_bin
+
+
+def _steps(items: Sequence[Item], result: dict[str, Any], prefix: str) -> LabelledSteps:
+    return labelled_steps(items, [*result[f"{prefix}reported"], *result[f"{prefix}further"]])
 
 
 def _fifths(bins: np.ndarray, spread: np.ndarray, wrong: np.ndarray) -> np.ndarray:
