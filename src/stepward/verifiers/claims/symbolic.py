@@ -78,7 +78,10 @@ def implies(first: list[str], second: list[str]) -> str:
     """Whether one order of polynomials, ``[left, sign, right]``, follows from another for all real numbers."""
     solver = z3.Solver()
     solver.set("timeout", _Z3_MS)
-    solver.add(_formula(first), z3.Not(_formula(second)))
+    try:
+        solver.add(_formula(first), z3.Not(_formula(second)))
+    except Unreadable:
+        return "unknown"
     return "true" if solver.check() == z3.unsat else "unknown"
 
 
