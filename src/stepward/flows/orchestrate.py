@@ -168,7 +168,8 @@ def say_without_server(fault: Exception) -> None:
 
 def _is_of_server(fault: Exception) -> bool:
     """Whether a fault is Prefect's server's: engines and the Hub raise Stepward's own errors."""
-    return isinstance(fault, httpx.HTTPError)
+    unreached = isinstance(fault, RuntimeError) and str(fault).startswith("Failed to reach API")
+    return unreached or isinstance(fault, httpx.HTTPError)
 
 
 def stages_as_tasks() -> Through:
