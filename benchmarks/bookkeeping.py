@@ -87,7 +87,7 @@ def cpu_a_rollout(problems: int, solutions: int, *, compiled: bool, repeats: int
 
 
 def cpu_a_problem(problems: int, in_flight: int) -> float:
-    """CPU milliseconds a problem of ``annotate`` with a scripted policy, four solutions each."""
+    """CPU milliseconds a problem of ``annotate`` with a scripted policy, a solution each."""
     texts = [f"2 + {i} = {2 + i}\n" * steps + "The answer is 6." for steps in (2, 4, 7) for i in (2, 4)]
     texts += [t.replace("is 6", "is 7") for t in texts]
     policy = scripted_policy(lambda problem_id, so_far, seed: texts if not so_far else texts[-1:] + texts[:1])
@@ -95,7 +95,7 @@ def cpu_a_problem(problems: int, in_flight: int) -> float:
     info = replace(policy.info, sampler=sampler)
     rule = InformationGain(constants=LabelingConstants(price=1e-4), compiled=True)
     plan = Labeling(
-        num_solutions=4, sampler=sampler, rollout_sampler=sampler, step_format=StepFormat(), allocation=rule,
+        num_solutions=1, sampler=sampler, rollout_sampler=sampler, step_format=StepFormat(), allocation=rule,
         estimator=make_estimator("changepoint", allocation=rule.kind), seed=0,
         labeler=LabelerInfo("changepoint", "1", ""), policy_info=info, completer_info=info,
     )  # fmt: skip

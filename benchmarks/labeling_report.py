@@ -1,4 +1,7 @@
-"""From labeling_detail.json to the table with the goals (labeling.json) and the plots in docs/figures.
+"""From the detail files to the table with the goals (labeling.json) and the plots in docs/figures.
+
+Reads labeling_detail.json (``benchmarks.labeling``) and, where they are, labeling_replay.json (``benchmarks.replay``)
+and labeling_bookkeeping.json (``benchmarks.bookkeeping``).
 
 python -m benchmarks.labeling_report
 """
@@ -8,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.labeling import DETAIL
-from benchmarks.report import Row, write
+from benchmarks.report import RESULTS, Row, write
 
+REPLAY = RESULTS / "labeling_replay.json"
+BOOKKEEPING = RESULTS / "labeling_bookkeeping.json"
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 SINGLE_FAULT = ("clean", "drift", "rho20", "corr", "hard", "easy", "long", "phi15", "spiky", "badtool")
 
@@ -174,6 +179,104 @@ def rows_of(detail: dict[str, Any]) -> list[Row]:
     return rows
 
 
+def replay_rows(replay: dict[str, Any]) -> list[Row]:
+    """The figures on real rollouts; goals stand at the reading of the fine grid."""
+    rows: list[Row] = []
+    goals = {"Math-Shepherd K=8 + decoder": 4.0, "OmegaPRM, best K": 1.5}
+    peers = (*goals, "Math-Shepherd K=8 hard", "stop at first right, best K")
+    for run, found in replay.items():
+        if not isinstance(found, dict) or "versus" not in found:
+            continue
+        aimed = goals if run.startswith("single, fine") else {}
+        rows += [
+            Row(
+                f"replay ({run}): times fewer tokens than {peer}",
+                found["versus"][peer]["times_fewer"]["value"],
+                goal=aimed.get(peer),
+            )
+            for peer in peers
+        ]
+        rows.append(
+            Row(f"replay ({run}): F1 at 25 % of Math-Shepherd's tokens", found["f1_at"]["25%"]["value"])
+        )
+    return rows
+
+
+def bookkeeping_rows(figures: dict[str, Any]) -> list[Row]:
+    """CPU and memory beside the engine."""
+    rows = [
+        Row(f"bookkeeping: CPU ms a rollout, {name}", value, goal=0.1 if "compiled" in name else None,
+            lower_is_better=True)
+        for name, value in figures["cpu_ms_a_rollout"].items()
+    ]  # fmt: skip
+    few, many = figures["cpu_ms_a_problem_in_flight"].items()
+    return [
+        *rows,
+        Row(
+            f"bookkeeping: CPU ms a problem, {many[0]} in flight against {few[0]}",
+            many[1],
+            few[1],
+            1.1,
+            True,
+            True,
+        ),
+        Row(
+            "bookkeeping: GiB of a tree of a million nodes",
+            figures["tree"]["gib"],
+            goal=2,
+            lower_is_better=True,
+        ),
+    ]
+
+
+def plot_replay(replay: dict[str, Any]) -> None:
+    """F1 against tokens on real rollouts, with no overhead and with 60 tokens a rollout."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, both = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
+    for axes, overhead in zip(both, ("overhead 0", "overhead 60"), strict=True):
+        runs = [name for name in replay if name.endswith(", " + overhead)]
+        for run in runs:
+            points = [p for p in replay[run]["curve"] if p["tokens"] > 0]
+            spent = [p["tokens"] for p in points]
+            line = axes.plot(
+                spent, [p["f1"]["value"] for p in points], marker=".", label="ours, " + run.rsplit(", ", 1)[0]
+            )
+            if run.startswith("single, fine"):
+                low, high = ([p["f1"][side] for p in points] for side in ("low", "high"))
+                axes.fill_between(
+                    spent, low, high, alpha=0.15, color=line[0].get_color(), label="95 % interval"
+                )
+        chosen = next(r for r in runs if r.startswith("single, fine"))
+        kinds = (
+            ("OmegaPRM K=", "", "s", "OmegaPRM"), ("Math-Shepherd K=", " hard", "v", "Math-Shepherd, hard"),
+            ("Math-Shepherd K=", " + decoder", "o", "Math-Shepherd + our decoder"),
+            ("stop at first right K=", "", "x", "stop at first right"),
+        )  # fmt: skip
+        for start, end, marker, label in kinds:
+            rows = [
+                p for name, p in replay[chosen]["peers"].items()
+                if name in {f"{start}{k}{end}" for k in range(1, 9)}
+            ]  # fmt: skip
+            axes.plot([p["tokens"] for p in rows], [p["f1"]["value"] for p in rows], marker, label=label)
+        axes.set_xscale("log")
+        axes.set_xlabel(
+            "rollout tokens a solution (mean)" + (", 60 a rollout added" if overhead.endswith("60") else "")
+        )
+        axes.grid(alpha=0.3)
+    both[0].set_ylabel("F1 of the first error")
+    both[0].legend(fontsize=7, loc="lower right")
+    figure.suptitle(
+        f"Replayed rollouts of the embedded policy: {replay['solutions']:,} solutions, {replay['problems']} problems"
+    )
+    figure.tight_layout()
+    figure.savefig(FIGURES / "labeling_replay.png", dpi=130)
+    plt.close(figure)
+
+
 def plot(detail: dict[str, Any]) -> None:
     """F1 against tokens, base and pooled, with the peers as points."""
     import matplotlib as mpl
@@ -224,8 +327,15 @@ def plot(detail: dict[str, Any]) -> None:
 def main() -> None:
     """Write the table and the plots."""
     detail = json.loads(DETAIL.read_text())
-    write("labeling", rows_of(detail))
+    rows = rows_of(detail)
     plot(detail)
+    if REPLAY.exists():
+        replay = json.loads(REPLAY.read_text())
+        rows += replay_rows(replay)
+        plot_replay(replay)
+    if BOOKKEEPING.exists():
+        rows += bookkeeping_rows(json.loads(BOOKKEEPING.read_text()))
+    write("labeling", rows)
 
 
 if __name__ == "__main__":

@@ -154,10 +154,14 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="*", default=[log_folder("default")])
     parser.add_argument("--pilot-problems", type=int, default=24)
     parser.add_argument("--replays", type=int, default=3)
+    parser.add_argument("--problems", type=int, help="only so many after the pilot's")
+    parser.add_argument(
+        "--readings", nargs="*", help="only these of our readings; the others' figures are kept"
+    )
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     problems = [p for folder in args.folders for p in read_log(folder)]
-    pilot, test = problems[: args.pilot_problems], problems[args.pilot_problems :]
+    pilot, test = problems[: args.pilot_problems], problems[args.pilot_problems :][: args.problems]
     boot, seeds = Boot.of(test), range(args.replays)
     began = time.process_time()
 
@@ -167,7 +171,6 @@ def main() -> None:
     fine = fitted(pilot, FINE_POINTS)
     readings = {
         "pooled, default grid": (LabelingConstants(), True),
-        "pooled, fine grid refitted": (fine, True),
         "single, default grid": (LabelingConstants(), False),
         "single, fine grid refitted": (fine, False),
     }
@@ -192,7 +195,13 @@ def main() -> None:
             for name, (constants, _) in readings.items()
         },
     }  # fmt: skip
+    settings = ("solutions", "problems", "pilot_problems", "replays")
+    kept = json.loads(args.out.read_text()) if args.out.exists() else {}
+    if all(kept.get(name) == report[name] for name in settings):
+        report = {**kept, **report}
     for label, (constants, pool) in readings.items():
+        if args.readings is not None and label not in args.readings:
+            continue
         decoder = {k: replayed(decoded, FixedK(k), constants, pool=pool) for k in (1, 2, 4, 8)}
         rivals = {"Math-Shepherd K=8 + decoder": decoder[8], **peers}
         for overhead in (0.0, 60.0):

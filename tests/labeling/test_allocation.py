@@ -120,3 +120,13 @@ def test_rules_have_names_and_refuse_zero_rollouts():
         make_allocation("fixedk")
     with pytest.raises(ValueError, match="num_rollouts is 0"):
         StopAtFirstRight(0)
+
+
+def test_compilation_waits_until_a_process_has_had_many_rounds(monkeypatch):
+    from stepward.labeling.allocation import information_gain as module
+
+    monkeypatch.setattr(module, "_rounds", module.ROUNDS_BEFORE_COMPILING - 1)
+    monkeypatch.setattr(module, "_has_numba", lambda: True)
+    assert [module._worth_compiling() for _ in range(2)] == [False, True]
+    monkeypatch.setattr(module, "_has_numba", lambda: False)
+    assert not module._worth_compiling()

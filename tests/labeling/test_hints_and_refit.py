@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stepward.labeling.changepoint.grid import flatten, make_grid
+from stepward.labeling.changepoint.grid import FINE_POINTS, flatten, make_grid
 from stepward.labeling.changepoint.hints import HintModel, fit_hint
 from stepward.labeling.changepoint.refit import refit, refit_from_problems
 
@@ -50,3 +50,25 @@ def test_a_refit_of_the_prior_itself_changes_nothing_but_the_floor():
 def test_a_small_pilot_is_refused():
     with pytest.raises(ValueError, match="a pilot needs 2000"):
         refit_from_problems([])
+
+
+def test_a_grid_with_finer_points_keeps_its_points_through_a_refit():
+
+    grid = make_grid(axis_points=FINE_POINTS)
+    assert grid.rho == (0.0003, 0.003, 0.02, 0.07, 0.2)
+    assert grid.size == make_grid().size
+    # All posterior mass at the first point of every axis: the refit goes there, and the points stay.
+    theta = np.zeros((4, grid.size))
+    theta[:, 0] = 1.0
+    weights = refit(theta, grid, num_solutions=1000)
+    fitted = make_grid(weights, axis_points=FINE_POINTS)
+    assert fitted.rho == grid.rho
+    assert fitted.weights[1][0] > 0.98
+
+
+def test_points_that_do_not_match_their_weights_are_refused():
+
+    with pytest.raises(ValueError, match="axis 'rho' has weights"):
+        make_grid(axis_points={"rho": (0.1, 0.2)})
+    with pytest.raises(ValueError, match="unknown axis 'eta'"):
+        make_grid(axis_points={"eta": (0.1,)})
