@@ -1,6 +1,9 @@
 r"""Claims about unknowns: what is refuted, what is supported, and what is left open."""
 
+import json
+import sys
 from fractions import Fraction
+from subprocess import run
 
 import pytest
 from hypothesis import given, settings
@@ -169,3 +172,20 @@ def test_a_root_is_found_between_two_numbers_by_sign_changes():
     square = (Fraction(-2), Fraction(0), Fraction(1))  # x^2 - 2
     assert has_root_between(square, Fraction(1), Fraction(2))
     assert not has_root_between(square, Fraction(-1), Fraction(1))
+
+
+@pytest.mark.slow
+def test_the_command_measures_against_labels_and_refuses_what_it_does_not_know(tmp_path):
+    # Two erroneous solutions, one of them flagged at its label: precision 1 of 1, recall 1 of 2.
+    rows = [
+        {"id": "a", "problem": "?", "steps": ["2x = 8, so x = 5"], "label": 0, "generator": "g",
+         "final_answer_correct": False},
+        {"id": "b", "problem": "?", "steps": ["so it goes"], "label": 0, "generator": "g",
+         "final_answer_correct": False},
+    ]  # fmt: skip
+    path = tmp_path / "gsm8k.jsonl"
+    path.write_text("\n".join(json.dumps(r) for r in rows))
+    command = [sys.executable, "-m", "stepward", "verify", str(path), "--verifier", "algebra", "--against"]
+    measured = run([*command, "labels"], capture_output=True, text=True, check=True).stdout
+    assert "2 solutions, 2 of them erroneous, 1 flagged" in measured
+    assert run([*command, "prices"], capture_output=True, text=True).returncode != 0

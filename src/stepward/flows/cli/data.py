@@ -207,15 +207,18 @@ def import_(
 def verify_steps(
     solutions: Annotated[list[Path], typer.Argument(help="Files of solutions")],
     verifier: Annotated[str, Opt(help="Name of the verifier")] = "arithmetic",
-    measure: Annotated[
-        bool, Opt("--measure", help="Files are ProcessBench's: print precision and recall")
-    ] = False,
+    against: Annotated[str, Opt(help="labels: files are ProcessBench's; print precision and recall")] = "",
     out: Annotated[Path | None, Opt(help="JSON lines of verdicts; the screen by default")] = None,
 ) -> None:
     """Check the claims in steps with a tool verifier."""
     from stepward.flows.verify import measure_verifier, verify_file
+    from stepward.prm.errors import InputError
 
-    if measure:
+    if against not in ("", "labels"):
+        raise InputError(
+            f"stepward verify --against {against!r}: 'labels' is what can be measured against; give that"
+        )
+    if against:
         found = measure_verifier(solutions, verifier)
         print(
             f"{found.solutions:,} solutions, {found.erroneous:,} of them erroneous, {found.flags:,} flagged"
