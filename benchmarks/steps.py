@@ -195,7 +195,8 @@ def report_rows(data: Path) -> list[Row]:
     rightly = sum(d in ADJUDICATED.false_as_written for d in disputed)
     whole = found["processbench"]["all"]
     flags = whole.get("true", 0) + whole.get("false", 0)
-    made.append(Row("steps, ProcessBench all, folds 2-4 (not unseen: rules mended by them): precision after adjudication of disputed flags",
+    made.append(Row("steps, ProcessBench all, folds 2-4 (not unseen: rules mended by them): precision after "
+                    "adjudication of disputed flags",
                     (whole.get("true", 0) + rightly) / max(flags, 1)))  # fmt: skip
     wrongly = [
         r for r in found["gsm8k_rationales"]["refuted"] if int(r.split(":")[0]) not in FALSE_RATIONALES
