@@ -176,7 +176,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["embedded", "smollm2"], help="one checkpoint alone")
     options = parser.parse_args()
-    sizes = [(EMBEDDED, "embedded", 24, 100)]
+    # Solutions enough to fill the engine from the first moment, as the raw engine's queue does.
+    sizes = [(EMBEDDED, "embedded", 64, 100)]
     try:
         if options.only != "embedded":
             sizes.append((smollm2_folder(), "SmolLM2-135M", 1, 48))

@@ -9,7 +9,9 @@ import json
 import os
 import statistics
 import sys
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from benchmarks.labelling_share import (
     prefixes,
     problems_to_label,
 )
-from stepward.labeling.policies.vllm import load_vllm
+from stepward.labeling.policies.vllm import load_vllm, sampling_params
 from stepward.prm.policy import SampleRequest
 
 BLOCK_SIZE = 32
@@ -32,9 +34,6 @@ async def measure(
     folder: Path, problems: int, max_tokens: int, in_flight: int, rounds: int, seed_trials: int
 ) -> dict[str, Any]:
     """Rounds of labelling, raw and raw without seeds, each from an empty prefix cache."""
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
     policy = load_vllm(
         folder,
         dtype="float32",
@@ -47,16 +46,13 @@ async def measure(
     recorder = Recorder(policy)
     await label_all(policy, given[:2], max_tokens)  # starts the engine
     engine, _ = policy._engine._living()
-    eos = sorted(policy.tokenizer.eos_ids)
     number = 0
 
     async def raw(seeded: bool, request: SampleRequest) -> int:
         nonlocal number
         number += 1
-        params = SamplingParams(
-            seed=request.seed if seeded else None, temperature=1.0, max_tokens=max_tokens, detokenize=False,
-            stop_token_ids=eos, output_kind=RequestOutputKind.FINAL_ONLY,
-        )  # fmt: skip
+        asked_for = request if seeded else replace(request, seed=None)  # type: ignore[arg-type]
+        params = sampling_params(asked_for, policy.tokenizer, policy.context_length)
         count = 0
         async for output in engine.generate(
             {"prompt_token_ids": list(request.prefix.token_ids)}, params, f"raw-{number}"
@@ -83,15 +79,19 @@ async def measure(
     runs: dict[str, Callable[[], Awaitable[int]]] = {"ours": labelled, "raw": seeded, "unseeded": unseeded}
     cpu: dict[str, list[float]] = {k: [] for k in runs}
     wall: dict[str, list[float]] = {k: [] for k in runs}
+    client: dict[str, list[float]] = {k: [] for k in runs}
     hits: list[float] = []
     for _ in range(rounds):
         for name, run in runs.items():
             await engine.reset_prefix_cache()
             cached, prompted = policy.usage.cached_tokens, policy.usage.prompt_tokens
-            clock = Clock()
-            rates = clock.rates(await run())
+            clock, own = Clock(), time.process_time()
+            tokens = await run()
+            rates = clock.rates(tokens)
+            client[name].append((time.process_time() - own) / tokens * 1e6)
             cpu[name].append(rates[0])
             wall[name].append(rates[1])
+            print(name, tokens, *rates, client[name][-1], file=sys.stderr, flush=True)
             if name == "ours":
                 assert policy.usage.prompt_tokens - prompted == prefixes(recorder.events)
                 possible = possible_cached_tokens(recorder.events, BLOCK_SIZE)
@@ -105,6 +105,7 @@ async def measure(
         "in_flight": most,
         "cpu": {k: statistics.median(v) for k, v in cpu.items()},
         "wall": {k: statistics.median(v) for k, v in wall.items()},
+        "client_us_a_token": {k: statistics.median(v) for k, v in client.items()},
         "all": {"cpu": cpu, "wall": wall},
         "hit_rate_of_possible": min(hits),
         "possible_share_of_prompt_tokens": possible / prefixes(recorder.events),

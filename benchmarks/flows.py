@@ -23,7 +23,7 @@ from benchmarks.report import Row, write
 from benchmarks.soak import soak, write_inputs
 from stepward.flows.config import LabelConfig
 from stepward.flows.label import label
-from stepward.flows.prefect_server import lasting_server, set_quiet_defaults
+from stepward.flows.orchestration.prefect_server import lasting_server, set_quiet_defaults
 from stepward.prm.dataset.store import open_dataset
 
 SHARD_S, NUM_SHARDS = 60.0, 20
@@ -45,7 +45,7 @@ def overhead() -> list[Row]:
         )  # fmt: skip
         set_quiet_defaults()
         with lasting_server():
-            from stepward.flows.orchestrate import as_flow, label_in_flow
+            from stepward.flows.orchestration.orchestrate import as_flow, label_in_flow
 
             async def minute(stage, work):
                 began = time.monotonic()
@@ -229,7 +229,7 @@ def _vacuum(home: Path) -> int:
     """Run the server's own vacuum of flow runs with the settings of our schedules; finished runs that it leaves."""
     code = (
         "import asyncio\n"
-        "from stepward.flows.prefect_server import set_bounds\n"
+        "from stepward.flows.orchestration.prefect_server import set_bounds\n"
         "set_bounds()\n"
         "from prefect.server.database import provide_database_interface\n"
         "from prefect.server.services.db_vacuum import vacuum_old_flow_runs\n"

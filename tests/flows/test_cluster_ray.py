@@ -8,7 +8,7 @@ import pytest
 
 from stepward.flows.config import LabelConfig
 from stepward.flows.label import label
-from stepward.flows.prefect_server import set_quiet_defaults
+from stepward.flows.orchestration.prefect_server import set_quiet_defaults
 from stepward.prm.dataset.store import open_dataset
 
 pytestmark = pytest.mark.cluster
@@ -52,7 +52,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.usefixtures("prefect", "two_workers")
 def test_ray_tasks_write_the_same_bytes_as_one_process(tmp_path):
-    from stepward.flows.on_ray import label_on_ray
+    from stepward.flows.orchestration.on_ray import label_on_ray
 
     done = label_on_ray(config_in(tmp_path, "ray"), num_cpus=1)
     assert (done.problems, done.shards_left) == (12, 0)
@@ -64,7 +64,7 @@ def test_ray_tasks_write_the_same_bytes_as_one_process(tmp_path):
 
 @pytest.mark.usefixtures("prefect", "two_workers")
 def test_a_task_that_fails_on_bad_input_fails_the_run_by_name_and_is_not_tried_again(tmp_path):
-    from stepward.flows.on_ray import label_on_ray
+    from stepward.flows.orchestration.on_ray import label_on_ray
     from stepward.prm.errors import StoreError
 
     asyncio.run(label(config_in(tmp_path, "taken")))

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from stepward.flows.config import LabelConfig, parse
-from stepward.flows.constants import from_json, to_json
 from stepward.flows.label import label
 from stepward.flows.show import render
 from stepward.labeling.changepoint.hints import HintModel
+from stepward.labeling.constants import from_json, to_json
 from stepward.labeling.evidence import LabelingConstants
 from stepward.labeling.plan import Engines
 from stepward.labeling.policies.scripted import scripted_policy

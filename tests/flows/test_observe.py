@@ -13,9 +13,9 @@ import pytest
 from stepward.flows import label as label_module
 from stepward.flows.config import LabelConfig
 from stepward.flows.label import label
-from stepward.flows.observe import RunObserver, metered
-from stepward.flows.prometheus import exporter
-from stepward.flows.run_metrics import WINDOW, RunMetrics, Share, alarms
+from stepward.flows.watching.observe import RunObserver, metered
+from stepward.flows.watching.prometheus import exporter
+from stepward.flows.watching.run_metrics import WINDOW, RunMetrics, Share, alarms
 from stepward.labeling.annotate import ProblemResult
 from stepward.labeling.plan import Engines
 from stepward.labeling.policies.metered import Meter, MeteredPolicy

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from stepward.flows.prefect_server import set_quiet_defaults
+from stepward.flows.orchestration.prefect_server import set_quiet_defaults
 from stepward.prm.errors import EngineError
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect")]
@@ -20,7 +20,7 @@ def prefect():
 
 
 def test_what_a_flow_hands_to_through_becomes_a_task_and_its_result_comes_back():
-    from stepward.flows.orchestrate import as_flow
+    from stepward.flows.orchestration.orchestrate import as_flow
 
     done = []
 
@@ -38,7 +38,7 @@ def test_what_a_flow_hands_to_through_becomes_a_task_and_its_result_comes_back()
 
 
 def test_only_a_fault_of_the_engine_that_may_pass_is_tried_again(monkeypatch):
-    from stepward.flows import orchestrate
+    from stepward.flows.orchestration import orchestrate
 
     monkeypatch.setattr(orchestrate, "_RETRY_DELAYS_S", [0.0])
     tries = []

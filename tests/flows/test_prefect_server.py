@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from stepward.flows import prefect_server
-from stepward.flows.prefect_server import PrefectServer
+from stepward.flows.orchestration import prefect_server
+from stepward.flows.orchestration.prefect_server import PrefectServer
 
 
 @pytest.fixture(autouse=True)

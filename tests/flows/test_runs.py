@@ -2,7 +2,7 @@
 
 import json
 
-from stepward.flows.runs import list_runs, run_line, runs_table
+from stepward.flows.watching.runs import list_runs, run_line, runs_table
 from stepward.prm.dataset.manifest import Manifest
 from stepward.prm.dataset.store import ShardStore
 from stepward.prm.types import (

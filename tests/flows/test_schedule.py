@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stepward.flows.deployment_files import write_files
-from stepward.flows.schedule import Timetable, check, output_of, seconds_of
+from stepward.flows.orchestration.deployment_files import write_files
+from stepward.flows.orchestration.schedule import Timetable, check, output_of, seconds_of
 from stepward.prm.errors import ConfigError
 
 SETTINGS = {"problems": "generator:4", "out": "labels/{date}"}
@@ -75,7 +75,7 @@ def test_runs_that_write_folders_of_their_own_have_no_common_output(tmp_path):
 
 
 def test_dates_in_settings_are_those_of_the_scheduled_run(monkeypatch, tmp_path):
-    from stepward.flows import deployed
+    from stepward.flows.orchestration import deployed
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
@@ -124,7 +124,7 @@ def test_slurm_gets_an_array_whose_jobs_label_one_part_each(tmp_path):
 def test_another_deployment_that_writes_the_same_folder_is_refused(monkeypatch, tmp_path):
     import prefect
 
-    from stepward.flows import schedule
+    from stepward.flows.orchestration import schedule
 
     class Client:
         async def __aenter__(self):

@@ -3,7 +3,7 @@
 import pytest
 from benchmarks.soak import soak
 
-from stepward.flows.prefect_server import lasting_server
+from stepward.flows.orchestration.prefect_server import lasting_server
 
 
 @pytest.mark.slow

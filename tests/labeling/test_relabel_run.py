@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from stepward.flows.constants import from_json
 from stepward.labeling.allocation.registry import make_allocation
 from stepward.labeling.estimators.registry import estimators
 from stepward.labeling.evidence import LabelingConstants
@@ -282,7 +281,7 @@ def embedded(tmp_path_factory):
     def label(labeler: str, allocation: str) -> Path:
         if (labeler, allocation) not in done:
             out = done[labeler, allocation] = tmp_path_factory.mktemp("run") / "data"
-            words = ["label", "generator:6", "--no-prefect", "--num-solutions", "3", "--num-rollouts", "4"]
+            words = ["label", "generator:4", "--no-prefect", "--num-solutions", "3", "--num-rollouts", "4"]
             words += ["--labeler", labeler, "--allocation", allocation, "--out", str(out)]
             ran = subprocess.run(
                 [sys.executable, "-m", "stepward", *words],
@@ -305,10 +304,9 @@ def test_the_rows_of_the_embedded_policy_come_again_by_every_labeler(embedded, a
     by = "math_shepherd" if allocation == "fixed_k" and labeler == "changepoint" else "changepoint"
     source = open_dataset(embedded(by, allocation))
     rule = ON_COLUMNS.get(labeler, labeler)
-    constants = from_json(source.manifest.constants)
-    relabel_dataset(source, tmp_path / "again", Relabeling(rule), constants=constants)
+    relabel_dataset(source, tmp_path / "again", Relabeling(rule))
     again = list(open_dataset(tmp_path / "again").solutions())
-    assert len(again) == len(wanted) >= 12
+    assert len(again) == len(wanted) >= 8
     # SCAN labels easy problems only, and so few need not have one.
     assert labeler == "scan" or len({s.label for r in wanted for s in r.labels}) > 1
     for mine, theirs in zip(again, wanted, strict=True):

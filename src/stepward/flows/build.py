@@ -8,13 +8,13 @@ from pathlib import Path
 
 from stepward import __version__
 from stepward.flows.config import LabelConfig
-from stepward.flows.constants import to_json
 from stepward.flows.grading import make_grader
 from stepward.flows.logged import replay_of
 from stepward.flows.problems import problems_of
 from stepward.flows.verify import verifier_named
 from stepward.labeling.allocation.no_rollouts import NoRollouts
 from stepward.labeling.allocation.registry import allocation_options, make_allocation
+from stepward.labeling.constants import to_json
 from stepward.labeling.estimators.registry import make_estimator
 from stepward.labeling.every_mth import EveryMth, EveryMthEstimator
 from stepward.labeling.evidence import AllocationRule, LabelingConstants

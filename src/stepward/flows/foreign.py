@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stepward import __version__
 from stepward.prm.dataset.store import Manifest, ShardStore
-from stepward.prm.errors import ConfigError
+from stepward.prm.errors import ConfigError, FormatError
 from stepward.prm.formats.registry import ImportReport, formats, import_rows
 from stepward.prm.formats.step_sets import READERS, rows_of_set
 from stepward.prm.records import read_records
@@ -29,7 +29,9 @@ def import_dataset(
 
     Raises:
         ConfigError: The format is unknown or only written.
-        StoreError: The folder is in use, or no row could be read.
+        ProblemFileError: The source cannot be read.
+        FormatError: None of its rows is of the format; nothing is written.
+        StoreError: The folder is in use, or holds a dataset.
     """
     origin = name or Path(source).name.split(".")[0]
     config = {"import": format_name, "source": origin}
@@ -41,12 +43,19 @@ def import_dataset(
     )
     report = ImportReport()
     _known(format_name)
+    rows = _rows(format_name, source, origin, report)
+    shard = list(islice(rows, SHARD_ROWS))
+    if not shard:
+        named = "".join(f"\n  {place}: {why}" for place, why in report.rejected[:5])
+        raise FormatError(
+            f"importing {source}: none of its {report.rows:,} rows is one of {format_name!r}{named}"
+        )
     with ShardStore.create_or_resume(out, manifest, overwrite=overwrite) as store:
-        rows = _rows(format_name, source, origin, report)
         index = 0
-        while shard := list(islice(rows, SHARD_ROWS)):
+        while shard:
             store.write_shard(index, shard)
             index += 1
+            shard = list(islice(rows, SHARD_ROWS))
         store.seal()
     return report
 
@@ -60,4 +69,5 @@ def _known(format_name: str) -> None:
 def _rows(format_name: str, source: str, origin: str, report: ImportReport) -> Iterator[LabeledSolution]:
     if format_name in READERS:
         return rows_of_set(READERS[format_name](source), report)
-    return import_rows(formats()[format_name], read_records(source), report, source=origin)
+    rows = read_records(source, unread=report.unread)
+    return import_rows(formats()[format_name], rows, report, source=origin)

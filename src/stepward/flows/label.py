@@ -17,11 +17,11 @@ from stepward.flows.budget import Budget
 from stepward.flows.build import LabelingJob, build_engines, build_labeling
 from stepward.flows.config import LabelConfig
 from stepward.flows.logged import given_by_problem
-from stepward.flows.observe import RunObserver, metered
 from stepward.flows.part import Part
 from stepward.flows.pilot import fix_constants
 from stepward.flows.problems import problems_of
-from stepward.flows.prometheus import exporter
+from stepward.flows.watching.observe import RunObserver, metered
+from stepward.flows.watching.prometheus import exporter
 from stepward.labeling.annotate import ProblemResult, annotate
 from stepward.labeling.evidence import LabelingConstants
 from stepward.labeling.plan import Engines, GivenSolution

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stepward.flows import constants as stored_constants
 from stepward.flows.build import build_labeling
 from stepward.flows.config import LabelConfig
 from stepward.flows.remembered import Remembered
+from stepward.labeling import constants as stored_constants
 from stepward.labeling.allocation.information_gain import price_for_budget, scale_free_price
 from stepward.labeling.annotate import ProblemResult, annotate
 from stepward.labeling.evidence import LabelingConstants

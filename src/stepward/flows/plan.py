@@ -10,9 +10,9 @@ import numpy as np
 from stepward.flows.build import build_engines, build_labeling
 from stepward.flows.config import LabelConfig, PricesConfig
 from stepward.flows.logged import given_by_problem
-from stepward.flows.observe import metered
 from stepward.flows.pilot import fix_constants
 from stepward.flows.problems import problems_of
+from stepward.flows.watching.observe import metered
 from stepward.labeling.annotate import ProblemResult, annotate
 from stepward.labeling.policies.metered import Meter
 from stepward.prm.dataset.folder import encode

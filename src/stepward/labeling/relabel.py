@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stepward.labeling.constants import from_json
 from stepward.labeling.derived import Derived
 from stepward.labeling.estimators.registry import RegisteredEstimator, estimators
 from stepward.labeling.evidence import LabelingConstants
@@ -35,7 +36,7 @@ from stepward.labeling.relabel_evidence import derive_from_evidence, options_of
 from stepward.labeling.relabel_recovery import with_recoveries_again
 from stepward.prm.dataset.contract import one_chunk
 from stepward.prm.dataset.manifest import Manifest, config_hash
-from stepward.prm.dataset.schema import SOLUTIONS_SCHEMA, conform
+from stepward.prm.dataset.schema import SCHEMA_VERSION, SOLUTIONS_SCHEMA, conform
 from stepward.prm.dataset.store import Dataset, ShardStore
 from stepward.prm.errors import ConfigError
 from stepward.prm.types import Allocation, LabelerInfo
@@ -274,7 +275,7 @@ def relabel_dataset(
         folder: Where the new one goes.
         how: The rule.
         second: Who must agree under ``how.consensus``, in place of the tools' verdicts.
-        constants: What the run's pilot fixed, for a labeler of the registry.
+        constants: What the run's pilot fixed, for a labeler of the registry; None = those of the source's manifest.
         resume: As in ``ShardStore.create_or_resume``.
         overwrite: As there.
 
@@ -288,10 +289,13 @@ def relabel_dataset(
         config={"relabel": how.settings(), "labelled_with": source.manifest.config},
         labeler=how.labeler,
         derived_from={"fingerprint": source.manifest.fingerprint, "run_id": source.manifest.run_id},
+        schema_version=SCHEMA_VERSION,
         totals=None,
         shards=(),
         fingerprint=None,
     )
+    if constants is None:
+        constants = from_json(source.manifest.constants)
     opinion = second_opinion(second) if second is not None else None
     report = RelabelReport()
     with ShardStore.create_or_resume(folder, manifest, resume=resume, overwrite=overwrite) as store:

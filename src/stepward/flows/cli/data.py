@@ -99,7 +99,6 @@ def relabel(
     overwrite: Annotated[bool, Opt("--overwrite")] = False,
 ) -> None:
     """Derive labels again from stored counts, without a model."""
-    from stepward.flows.constants import from_json
     from stepward.labeling.relabel import Relabeling, relabel_dataset
     from stepward.prm.dataset.store import open_dataset
     from stepward.prm.errors import ConfigError
@@ -120,13 +119,11 @@ def relabel(
         verifiers=verifier or (),
         fusion=fusion,
     )
-    source = open_dataset(folder)
     manifest, report = relabel_dataset(
-        source,
+        open_dataset(folder),
         out,
         how,
         second=open_dataset(consensus_with) if consensus_with else None,
-        constants=from_json(source.manifest.constants),
         resume=resume,
         overwrite=overwrite,
     )

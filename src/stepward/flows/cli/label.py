@@ -126,9 +126,9 @@ def label(
 
         if overwrite or shards is not None or no_prefect:
             raise ConfigError(["--ray goes neither with --overwrite nor with --shards nor with --no-prefect"])
-        from stepward.flows.on_ray import label_on_ray
-        from stepward.flows.prefect_server import set_quiet_defaults
-        from stepward.flows.progress import summary
+        from stepward.flows.orchestration.on_ray import label_on_ray
+        from stepward.flows.orchestration.prefect_server import set_quiet_defaults
+        from stepward.flows.watching.progress import summary
 
         set_quiet_defaults()
         with stoppable():
@@ -154,8 +154,8 @@ def _run(
     lease_s: float | None,
 ) -> None:
     from stepward.flows.config import LabelConfig
+    from stepward.flows.orchestration.prefect_server import PrefectServer
     from stepward.flows.part import Part
-    from stepward.flows.prefect_server import PrefectServer
     from stepward.flows.resumption import nothing_left
     from stepward.prm.errors import ConfigError
 
@@ -169,8 +169,8 @@ def _run(
         print(done)
         return
     server = None if no_prefect else PrefectServer().start()
-    from stepward.flows.orchestrate import run_label
-    from stepward.flows.progress import LabelBar, summary
+    from stepward.flows.orchestration.orchestrate import run_label
+    from stepward.flows.watching.progress import LabelBar, summary
 
     with stoppable(), LabelBar() as bar:
         progress = asyncio.run(

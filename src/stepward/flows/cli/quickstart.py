@@ -19,13 +19,13 @@ def quickstart(
     no_prefect: Annotated[bool, typer.Option("--no-prefect", help="Run without a Prefect server")] = False,
 ) -> None:
     """Label, train and evaluate on the embedded policy: no GPU, no account, no network."""
-    from stepward.flows.prefect_server import PrefectServer
+    from stepward.flows.orchestration.prefect_server import PrefectServer
 
     server = None if no_prefect else PrefectServer().start()
-    from stepward.flows.orchestrate import run_quickstart
-    from stepward.flows.progress import LabelBar
+    from stepward.flows.orchestration.orchestrate import run_quickstart
     from stepward.flows.quickstart import Sizes
     from stepward.flows.tables import closing_table
+    from stepward.flows.watching.progress import LabelBar
 
     sizes = Sizes(label_problems=problems, heldout_problems=heldout)
     with stoppable(), LabelBar() as bar:

@@ -37,7 +37,7 @@ def schedule(
     parts: Annotated[int, Opt(help="With --pool slurm: processes that share the shards")] = 4,
 ) -> None:
     """Run a flow at set times: on this machine until Ctrl-C, or by files for a work pool or for Slurm."""
-    from stepward.flows.schedule import Timetable, check, seconds_of, serve
+    from stepward.flows.orchestration.schedule import Timetable, check, seconds_of, serve
 
     settings = _settings(set_)
     recipe_path = str(Path(recipe).resolve()) if recipe is not None and Path(recipe).is_file() else recipe
@@ -53,12 +53,12 @@ def schedule(
     )
     check(timetable)
     if write is not None:
-        from stepward.flows.deployment_files import write_files
+        from stepward.flows.orchestration.deployment_files import write_files
 
         for path in write_files(timetable, write, pool=pool, image=image, parts=parts):
             print(path)
         return
-    from stepward.flows.prefect_server import lasting_server
+    from stepward.flows.orchestration.prefect_server import lasting_server
 
     with suppress(KeyboardInterrupt), lasting_server():
         print(
@@ -76,7 +76,7 @@ def runs(
     as_json: Annotated[bool, Opt("--json", help="JSON lines instead of a table")] = False,
 ) -> None:
     """List labelling runs: state, shards, tokens and labels an hour, read from their folders."""
-    from stepward.flows.runs import list_runs, runs_table
+    from stepward.flows.watching.runs import list_runs, runs_table
 
     found = list_runs(*(folders or [Path()]))
     if as_json:
@@ -99,14 +99,14 @@ def pipeline(
 ) -> None:
     """Label, train and evaluate; with several rounds, search under the PRM and label again."""
     from stepward.flows.config import parse
+    from stepward.flows.orchestration.prefect_server import PrefectServer
     from stepward.flows.pipeline import PipelineConfig
-    from stepward.flows.prefect_server import PrefectServer
 
     config = parse(PipelineConfig, recipe, out=out, rounds=rounds, seed=seed, **_settings(set_))
     server = None if no_prefect else PrefectServer().start()
-    from stepward.flows.orchestrate import run_pipeline_command
-    from stepward.flows.progress import LabelBar
+    from stepward.flows.orchestration.orchestrate import run_pipeline_command
     from stepward.flows.tables import rounds_table
+    from stepward.flows.watching.progress import LabelBar
 
     with stoppable(), LabelBar() as bar:
         found = asyncio.run(

@@ -19,7 +19,7 @@ from stepward.labeling.policies.checkpoints import locate_checkpoint
 from stepward.labeling.policies.completion import completed
 from stepward.labeling.policies.http_pool import Usage
 from stepward.prm.errors import EngineError, ModelError
-from stepward.prm.policy import SampleRequest
+from stepward.prm.policy import SampleRequest, Tokenizer
 from stepward.prm.tokenizer import JsonTokenizer, load_tokenizer
 from stepward.prm.types import FinishReason, Outcome, PolicyInfo, Prefix, Rollout, TokenIds
 
@@ -52,26 +52,9 @@ class VllmPolicy:
 
     async def sample(self, request: SampleRequest) -> Rollout:
         """Draw one rollout."""
-        params_module = _module("vllm.sampling_params")
         check_request(request, self.context_length, _ANY_ID)
-        sampler, ids = request.sampler, request.prefix.token_ids
-        params = params_module.SamplingParams(
-            n=1,
-            seed=request.seed,
-            temperature=sampler.temperature,
-            top_p=sampler.top_p,
-            top_k=sampler.top_k,
-            min_p=sampler.min_p,
-            max_tokens=min(sampler.max_tokens, self.context_length - len(ids)),
-            stop=list(sampler.stop),
-            stop_token_ids=sorted(self.tokenizer.eos_ids),
-            include_stop_str_in_output=True,
-            skip_special_tokens=False,
-            # Its text is needed only to find stop strings; ours is decoded from the ids.
-            detokenize=bool(sampler.stop),
-            logprobs=0 if request.want_logprobs else None,
-            output_kind=params_module.RequestOutputKind.FINAL_ONLY,
-        )
+        ids = request.prefix.token_ids
+        params = sampling_params(request, self.tokenizer, self.context_length)
         try:
             output = await self._engine.generate(list(ids), params)
         except _Poison as fault:
@@ -126,6 +109,29 @@ class VllmPolicy:
     async def close(self) -> None:
         """Shut the engine down."""
         await self._engine.close()
+
+
+def sampling_params(request: SampleRequest, tokenizer: Tokenizer, context_length: int) -> Any:
+    """vLLM's ``SamplingParams`` for a checked request: every field of the sampler, and the request's own seed."""
+    params_module = _module("vllm.sampling_params")
+    sampler = request.sampler
+    return params_module.SamplingParams(
+        n=1,
+        seed=request.seed,
+        temperature=sampler.temperature,
+        top_p=sampler.top_p,
+        top_k=sampler.top_k,
+        min_p=sampler.min_p,
+        max_tokens=min(sampler.max_tokens, context_length - len(request.prefix.token_ids)),
+        stop=list(sampler.stop),
+        stop_token_ids=sorted(tokenizer.eos_ids),
+        include_stop_str_in_output=True,
+        skip_special_tokens=False,
+        # Its text is needed only to find stop strings; ours is decoded from the ids.
+        detokenize=bool(sampler.stop),
+        logprobs=0 if request.want_logprobs else None,
+        output_kind=params_module.RequestOutputKind.FINAL_ONLY,
+    )
 
 
 def _module(name: str) -> Any:

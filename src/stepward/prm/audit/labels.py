@@ -14,7 +14,7 @@ from typing import Any
 
 from stepward.prm.audit.text_match import key_of
 from stepward.prm.dataset.manifest import Manifest
-from stepward.prm.dataset.schema import rows_of, solution_of, solutions_table
+from stepward.prm.dataset.schema import SCHEMA_VERSION, rows_of, solution_of, solutions_table
 from stepward.prm.dataset.store import Dataset, ShardStore
 from stepward.prm.errors import FormatError
 from stepward.prm.evaluation.calibration import Calibration, calibration
@@ -242,6 +242,7 @@ def apply_corrections(source: Dataset, corrections: Iterable[Row], folder: str |
         source.manifest,
         config={"corrections": wanted, "labelled_with": source.manifest.config},
         derived_from={"fingerprint": source.manifest.fingerprint, "run_id": source.manifest.run_id},
+        schema_version=SCHEMA_VERSION,
         totals=None,
         shards=(),
         fingerprint=None,

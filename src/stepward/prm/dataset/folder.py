@@ -8,7 +8,7 @@
     rollouts/shard-00000.parquet      one row a rollout, joined by solution_id
     receipts/shard-00000.json         written last for each shard: with it the shard is finished
     run_metrics.parquet               seconds, cached tokens, retries: outside the fingerprint
-    run_metrics.json, .jsonl          the run's figures now, and its log (flows.observe)
+    run_metrics.json, .jsonl          the run's figures now, and its log (flows.watching.observe)
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false, reportMissingTypeStubs=false

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -303,6 +304,11 @@ class Dataset:
         path = self.files(table)[index]
         return conform(read_table(path), SOLUTIONS_SCHEMA if table == "solutions" else ROLLOUTS_SCHEMA)
 
+    def _frame(self, table: TableName, index: int) -> "pl.DataFrame":
+        import polars
+
+        return polars.DataFrame(self.shard(table, index))
+
     def solutions(self) -> Iterator[LabeledSolution]:
         """All rows as records, in order."""
         for batch in self.batches("solutions", batch_rows=256):
@@ -314,9 +320,14 @@ class Dataset:
             yield from map(rollout_of, rows_of(batch))
 
     def scan(self, table: TableName = "solutions") -> "pl.LazyFrame":
-        """The table as a polars LazyFrame."""
+        """The table as a polars LazyFrame, with the columns of this version whichever wrote it."""
         import polars
 
+        if self.manifest.schema_version != SCHEMA_VERSION:
+            schema = SOLUTIONS_SCHEMA if table == "solutions" else ROLLOUTS_SCHEMA
+            types: Any = polars.DataFrame(schema.empty_table()).schema
+            shards = range(len(self.manifest.shards))
+            return polars.concat([polars.defer(partial(self._frame, table, i), schema=types) for i in shards])
         read = polars.scan_parquet if self.manifest.file_format == "parquet" else polars.scan_ipc
         return read(self.files(table))
 

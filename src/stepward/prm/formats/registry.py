@@ -77,6 +77,15 @@ class ImportReport:
     rejected: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     unknown_labels: int = 0
 
+    def reject(self, place: Place, why: str) -> None:
+        """Name a row that gave nothing."""
+        self.rejected.append((f"{place.path}:{place.number}", why))
+
+    def unread(self, place: Place, why: str) -> None:
+        """Count and name a row that could not even be read: for ``records.read_records``."""
+        self.rows += 1
+        self.reject(place, why)
+
 
 @dataclass(slots=True)
 class ExportReport:
@@ -121,7 +130,7 @@ def import_rows(
             if not found:
                 raise FormatError("the row holds no solution")
         except FormatError as fault:
-            report.rejected.append((f"{place.path}:{place.number}", str(fault)))
+            report.reject(place, str(fault))
             continue
         report.kept += 1
         for solution in found:

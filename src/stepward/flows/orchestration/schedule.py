@@ -116,7 +116,7 @@ def serve(timetable: Timetable) -> None:
     from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
     from prefect.types.entrypoint import EntrypointType
 
-    from stepward.flows.deployed import FLOWS
+    from stepward.flows.orchestration.deployed import FLOWS
 
     tags = ["stepward", f"flow:{timetable.flow}"]
     if (out := output_of(timetable)) is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from stepward.flows.schedule import Timetable
+from stepward.flows.orchestration.schedule import Timetable
 from stepward.prm.errors import ConfigError
 
 POOLS = ("process", "docker", "kubernetes", "slurm")
@@ -63,7 +63,7 @@ def prefect_yaml(timetable: Timetable, pool: str, image: str) -> str:
             variables |= {"finished_job_ttl": 86400}
     deployment: dict[str, Any] = {
         "name": timetable.name,
-        "entrypoint": f"stepward.flows.deployed.{timetable.flow}",
+        "entrypoint": f"stepward.flows.orchestration.deployed.{timetable.flow}",
         "tags": ["stepward", f"flow:{timetable.flow}"],
         "parameters": parameters,
         "schedules": [times],

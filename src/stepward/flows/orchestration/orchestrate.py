@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
-from stepward.flows.artifacts import LabelPage
 from stepward.flows.config import LabelConfig
 from stepward.flows.label import Progress, Through, Watch, directly, label
+from stepward.flows.orchestration.artifacts import LabelPage
+from stepward.flows.orchestration.prefect_server import PrefectServer
 from stepward.flows.part import Part
-from stepward.flows.prefect_server import PrefectServer
 from stepward.prm.errors import EngineError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 from stepward.flows.build import build_engines
 from stepward.flows.config import LabelConfig
 from stepward.flows.label import Progress, label
-from stepward.flows.orchestrate import engine_fault, parameters_of, run_name, tags_of
+from stepward.flows.orchestration.orchestrate import engine_fault, parameters_of, run_name, tags_of
 from stepward.flows.part import Part
 from stepward.flows.problems import problems_of
 from stepward.labeling.plan import Engines

@@ -1,7 +1,7 @@
 """``stepward runs``: what the runs below some folders are doing, read from their files; no server is asked.
 
 A run is a dataset folder. Its receipts say which shards are finished, its lock whether a process is at it, and the
-figures that each process leaves (``flows.observe``) how far it is.
+figures that each process leaves (``flows.watching.observe``) how far it is.
 """
 
 import json

@@ -13,9 +13,11 @@ def to_json(constants: LabelingConstants, allocation: Allocation) -> dict[str, A
     stored: dict[str, Any] = {}
     if allocation is Allocation.INFORMATION_GAIN:
         stored["price"] = constants.price
-    for name in ("precision", "recall", "axis_weights"):
-        if values := getattr(constants, name):
-            stored[name] = {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(values.items())}
+    if constants.axis_weights:
+        stored["axis_weights"] = {k: list(v) for k, v in sorted(constants.axis_weights.items())}
+    for name, values in (("precision", constants.precision), ("recall", constants.recall)):
+        if values:
+            stored[name] = dict(sorted(values.items()))
     if constants.hint is not None:
         hint = constants.hint
         stored["hint"] = {"mean_right": hint.mean_right, "mean_wrong": hint.mean_wrong, "sd": hint.sd}
@@ -24,9 +26,8 @@ def to_json(constants: LabelingConstants, allocation: Allocation) -> dict[str, A
 
 def from_json(stored: Mapping[str, Any]) -> LabelingConstants:
     """The inverse of ``to_json``; what is missing has its default."""
-    price = {"price": float(stored["price"])} if "price" in stored else {}
     return LabelingConstants(
-        **price,
+        price=float(stored.get("price", LabelingConstants().price)),
         axis_weights={k: tuple(v) for k, v in stored.get("axis_weights", {}).items()},
         precision=dict(stored.get("precision", {})),
         recall=dict(stored.get("recall", {})),

@@ -18,7 +18,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 
 from stepward.flows.config import EvaluateConfig, LabelConfig, TrainConfig, parse
-from stepward.flows.orchestrate import label_in_flow, stages_as_tasks
+from stepward.flows.orchestration.orchestrate import label_in_flow, stages_as_tasks
 from stepward.flows.part import Part
 from stepward.flows.resumption import nothing_left
 from stepward.prm.errors import PublishError

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from stepward.flows.observe import Exporter
+from stepward.flows.watching.observe import Exporter
 from stepward.prm.errors import ConfigError
 
 _COUNTERS = {

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from stepward.flows.run_metrics import RunMetrics, alarms
+from stepward.flows.watching.run_metrics import RunMetrics, alarms
 from stepward.labeling.annotate import ProblemResult
 from stepward.labeling.plan import Engines
 from stepward.labeling.policies.metered import Meter, MeteredPolicy
@@ -33,7 +33,7 @@ EVERY_S = 5.0
 _log = logging.getLogger("stepward.run")
 
 Exporter = Callable[[Callable[[], dict[str, Any]]], Callable[[], None]]
-"""Starts to serve what the function gives, and gives back what stops it (``flows.prometheus``)."""
+"""Starts to serve what the function gives, and gives back what stops it (``flows.watching.prometheus``)."""
 
 
 def metered(engines: Engines) -> tuple[Engines, Meter]:
