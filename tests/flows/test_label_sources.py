@@ -141,7 +141,12 @@ def test_quality_and_hints_are_learned_on_the_pilot_and_a_resumed_run_reads_them
 
 def test_constants_survive_the_manifest():
     constants = LabelingConstants(
-        1e-4, {"rho": (0.5, 0.5)}, {"a": 0.9}, {"a": 0.5}, HintModel(1.0, -1.0, 0.5)
+        price=1e-4,
+        axis_weights={"rho": (0.5, 0.5)},
+        axis_points={"rho": (0.01, 0.2)},
+        precision={"a": 0.9},
+        recall={"a": 0.5},
+        hint=HintModel(1.0, -1.0, 0.5),
     )
     assert from_json(json.loads(json.dumps(to_json(constants, Allocation.INFORMATION_GAIN)))) == constants
     assert "price" not in to_json(constants, Allocation.FIXED_K)

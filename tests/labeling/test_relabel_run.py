@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepward.labeling.allocation.registry import make_allocation
+from stepward.labeling.constants import to_json
 from stepward.labeling.estimators.registry import estimators
 from stepward.labeling.evidence import LabelingConstants
 from stepward.labeling.label_rules import RULES
@@ -161,6 +162,30 @@ def test_verdicts_enter_again_as_they_did_in_the_run(fusion):
         assert plain != again
 
 
+def test_a_dataset_is_labelled_again_with_the_constants_of_its_own_manifest(tmp_path):
+    # A verifier of precision 0.9: with the default for one that nobody measured the posterior is another.
+    refuted = hand.says({"2 + 2 = 5": VerdictKind.REFUTED, "2 + 2 = 4": VerdictKind.SUPPORTED}, "arithmetic")
+    constants = LabelingConstants(
+        precision={"arithmetic": 0.9},
+        recall={"arithmetic": 0.3},
+        axis_points={"rho": (0.3, 0.6)},
+        axis_weights={"rho": (0.5, 0.5)},
+    )
+    rows, rollouts = written(
+        "changepoint", "information_gain", fusion="posterior", constants=constants, verify_steps=refuted
+    )
+    kept = to_json(constants, rows[0].allocation)
+    source = stored(tmp_path / "run", rows, rollouts, constants=kept)
+    how = Relabeling("changepoint", fusion="posterior")
+    labels = {}
+    for name, given in (("again", None), ("default", LabelingConstants())):
+        sealed, _ = relabel_dataset(source, tmp_path / name, how, constants=given)
+        labels[name] = [said(r) for r in open_dataset(tmp_path / name).solutions()]
+        assert sealed.constants == kept
+    assert labels["again"] == [said(r) for r in rows]
+    assert labels["default"] != labels["again"]
+
+
 def test_hints_enter_again_as_they_did_in_the_run():
     rows, rollouts = written("changepoint")
     hinted = [
@@ -208,8 +233,8 @@ def test_an_option_changes_the_labels_and_the_hash_that_names_them():
 # --- a second dataset -------------------------------------------------------------------------------------
 
 
-def stored(folder, rows, rollouts=()):
-    manifest = Manifest({"n": folder.name}, "1", rows[0].allocation, LabelerInfo("x", "1", ""))
+def stored(folder, rows, rollouts=(), **kwargs):
+    manifest = Manifest({"n": folder.name}, "1", rows[0].allocation, LabelerInfo("x", "1", ""), **kwargs)
     with ShardStore.create_or_resume(folder, manifest) as store:
         store.write_shard(0, rows, rollouts)
         store.seal()

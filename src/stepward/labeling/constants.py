@@ -13,8 +13,9 @@ def to_json(constants: LabelingConstants, allocation: Allocation) -> dict[str, A
     stored: dict[str, Any] = {}
     if allocation is Allocation.INFORMATION_GAIN:
         stored["price"] = constants.price
-    if constants.axis_weights:
-        stored["axis_weights"] = {k: list(v) for k, v in sorted(constants.axis_weights.items())}
+    for name, axes in (("axis_weights", constants.axis_weights), ("axis_points", constants.axis_points)):
+        if axes:
+            stored[name] = {k: list(v) for k, v in sorted(axes.items())}
     for name, values in (("precision", constants.precision), ("recall", constants.recall)):
         if values:
             stored[name] = dict(sorted(values.items()))
@@ -29,6 +30,7 @@ def from_json(stored: Mapping[str, Any]) -> LabelingConstants:
     return LabelingConstants(
         price=float(stored.get("price", LabelingConstants().price)),
         axis_weights={k: tuple(v) for k, v in stored.get("axis_weights", {}).items()},
+        axis_points={k: tuple(v) for k, v in stored.get("axis_points", {}).items()},
         precision=dict(stored.get("precision", {})),
         recall=dict(stored.get("recall", {})),
         hint=HintModel(**stored["hint"]) if "hint" in stored else None,

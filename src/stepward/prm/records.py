@@ -1,6 +1,7 @@
 """Rows of a file or folder as dicts, one at a time: JSON Lines, plain or gzipped, JSON, Parquet, ``datasets``.
 
-A row that cannot be read is named by file and line. Nothing is guessed and nothing skipped but blank lines.
+A row that cannot be read is named by file and line. Nothing is guessed and nothing skipped but blank lines; who
+reads on behind such rows gets each of them told.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
@@ -9,7 +10,7 @@ A row that cannot be read is named by file and line. Nothing is guessed and noth
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -18,6 +19,8 @@ from urllib.parse import parse_qsl
 from stepward.prm.errors import InputError, ProblemFileError
 
 Row = dict[str, Any]
+Unread = Callable[["Place", str], None]
+"""Told the place of a row that cannot be read, and why."""
 
 _LINES = (".jsonl", ".jsonl.gz", ".ndjson", ".json.gz")
 _FILES = (*_LINES, ".json", ".parquet")
@@ -57,39 +60,44 @@ def stem_of(source: str) -> str:
     return stem
 
 
-def read_records(source: str | Path) -> Iterator[tuple[Place, Row]]:
-    """Rows of a source, streamed.
+def read_records(source: str | Path, *, unread: Unread | None = None) -> Iterator[tuple[Place, Row]]:
+    """Rows of a source, streamed: memory stays flat however many rows, but for ``.json``, whose text is read whole.
 
     Args:
         source: A ``.jsonl``, ``.jsonl.gz``, ``.json`` or ``.parquet`` file; a folder of such files; a folder that
             ``datasets`` saved; or a Hub id, as ``owner/name?config=main&split=test&revision=...``.
+        unread: Where given, it is told of each row that cannot be read, and the rows after it are read.
 
     Raises:
-        ProblemFileError: No such source, or a line or row that cannot be read.
+        ProblemFileError: No such source, a file that cannot be read, or, without ``unread``, a row.
     """
     name, options = split_options(str(source))
     path = Path(name)
     if path.is_dir():
-        yield from _read_folder(path, options)
+        yield from _read_folder(path, options, unread or _refuse)
     elif path.is_file():
-        yield from _read_file(path)
+        yield from _read_file(path, unread or _refuse)
     elif name.count("/") == 1 and not name.startswith((".", "/", "~")) and path.suffix not in _FILES:
         yield from _read_hub(name, options)
     else:
         raise ProblemFileError(name, None, "no such file or folder, and not a Hub id (owner/name)")
 
 
-def _read_file(path: Path) -> Iterator[tuple[Place, Row]]:
+def _refuse(place: Place, why: str) -> None:
+    raise place.fault(why)
+
+
+def _read_file(path: Path, unread: Unread) -> Iterator[tuple[Place, Row]]:
     if path.name.endswith(".parquet"):
         return _read_parquet(path)
     if path.name.endswith(_LINES):
-        return _read_lines(path)
+        return _read_lines(path, unread)
     if path.name.endswith(".json"):
-        return _read_json(path)
+        return _read_json(path, unread)
     raise ProblemFileError(path, None, f"unknown kind of file; readable are {', '.join(_FILES)}")
 
 
-def _read_lines(path: Path) -> Iterator[tuple[Place, Row]]:
+def _read_lines(path: Path, unread: Unread) -> Iterator[tuple[Place, Row]]:
     number = 0
     with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
         lines = iter(file)
@@ -102,50 +110,82 @@ def _read_lines(path: Path) -> Iterator[tuple[Place, Row]]:
             if line is None:
                 return
             number += 1
-            row = _parse(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line, place)
-            if row is not None:
+            # Files that were joined have a byte order mark at the head of each.
+            row = _parse(line.removeprefix(b"\xef\xbb\xbf"))
+            if isinstance(row, str):
+                unread(place, row)
+            elif row is not None:
                 yield place, row
 
 
-def _parse(line: bytes, place: Place) -> Row | None:
+def _parse(line: bytes) -> Row | str | None:
+    """The row of a line, why it is none, or None where the line is blank."""
     try:
         text = line.decode()
         if not text.strip():
             return None
-        row = json.loads(text, parse_constant=_refuse_constant)
+        return _as_row(json.loads(text, parse_constant=_refuse_constant))
     except UnicodeDecodeError as fault:
-        raise place.fault(f"not UTF-8 (byte {fault.start} of the line); save the file as UTF-8") from fault
-    except ValueError as fault:
+        return f"not UTF-8 (byte {fault.start} of the line); save the file as UTF-8"
+    except (ValueError, RecursionError) as fault:
         shown = line[:60].decode(errors="replace").strip()
-        raise place.fault(
-            f"not a JSON object, or a line that was cut: {fault} (it begins {shown!r})"
-        ) from fault
-    return as_row(row, place)
+        return f"not a JSON object, or a line that was cut: {fault} (it begins {shown!r})"
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value; write null where a number is not known")
+    raise ValueError(_no_value(name))
 
 
-def as_row(value: object, place: Place) -> Row:
-    """The value as a row, where it is one."""
+def _no_value(name: str) -> str:
+    return f"{name} is no JSON value; write null where a number is not known"
+
+
+def _as_row(value: object) -> Row | str:
     if not isinstance(value, dict):
-        raise place.fault(f"a JSON object is wanted, found {type(value).__name__}")
+        return f"a JSON object is wanted, found {type(value).__name__}"
     return cast(Row, value)
 
 
-def _read_json(path: Path) -> Iterator[tuple[Place, Row]]:
+def _read_json(path: Path, unread: Unread) -> Iterator[tuple[Place, Row]]:
+    """Rows of a list of objects, decoded one by one: the text is in memory, the objects are not."""
     try:
-        rows = json.loads(path.read_text(encoding="utf-8-sig"), parse_constant=_refuse_constant)
+        text = path.read_text(encoding="utf-8-sig")
     except ValueError as fault:
-        raise ProblemFileError(
-            path, None, f"not JSON: {fault}; a list of objects, or JSON Lines, is wanted"
-        ) from fault
-    if not isinstance(rows, list):
+        raise ProblemFileError(path, None, f"not UTF-8: {fault}; save the file as UTF-8") from fault
+    constants: list[str] = []
+    decoder = json.JSONDecoder(parse_constant=constants.append)
+    at = _behind_blanks(text, 0)
+    if not text.startswith("[", at):
         raise ProblemFileError(path, None, "a list of objects is wanted; JSON Lines files end in .jsonl")
-    for number, row in enumerate(cast(list[object], rows), 1):
+    at = _behind_blanks(text, at + 1)
+    number, more = 0, not text.startswith("]", at)
+    while more:
+        number += 1
         place = Place(str(path), number, is_line=False)
-        yield place, as_row(row, place)
+        constants.clear()
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as fault:
+            raise place.fault(f"not JSON: {fault}; a list of objects, or JSON Lines, is wanted") from fault
+        row = _no_value(constants[0]) if constants else _as_row(value)
+        if isinstance(row, str):
+            unread(place, row)
+        else:
+            yield place, row
+        at = _behind_blanks(text, at)
+        more = text.startswith(",", at)
+        if more:
+            at = _behind_blanks(text, at + 1)
+        elif not text.startswith("]", at):
+            raise place.fault("not JSON: after it a comma or the list's end is wanted; the file may be cut")
+    if _behind_blanks(text, at + 1) < len(text):
+        raise ProblemFileError(path, None, "not JSON: something follows the list of objects")
+
+
+def _behind_blanks(text: str, at: int) -> int:
+    while text[at : at + 1] in (" ", "\t", "\r", "\n"):
+        at += 1
+    return at
 
 
 def _read_parquet(path: Path) -> Iterator[tuple[Place, Row]]:
@@ -165,7 +205,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[Place, Row]]:
         ) from fault
 
 
-def _read_folder(path: Path, options: dict[str, str]) -> Iterator[tuple[Place, Row]]:
+def _read_folder(path: Path, options: dict[str, str], unread: Unread) -> Iterator[tuple[Place, Row]]:
     if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
         import datasets
 
@@ -179,7 +219,7 @@ def _read_folder(path: Path, options: dict[str, str]) -> Iterator[tuple[Place, R
             path, None, f"the folder holds no data ({', '.join(_FILES)} or a saved datasets folder)"
         )
     for file in files:
-        yield from _read_file(file)
+        yield from _read_file(file, unread)
 
 
 def _read_hub(name: str, options: dict[str, str]) -> Iterator[tuple[Place, Row]]:
