@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Row
+from stepward.prm.evaluation.items import Item
+from stepward.prm.evaluation.readers.step_sets import read_mr_gsm8k, read_mrben, read_parc
 from stepward.prm.types import Problem, Verdict, VerdictKind
 from stepward.verifiers.algebra import Algebra
 from stepward.verifiers.arithmetic import Arithmetic
@@ -33,6 +35,13 @@ DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 SUBSETS = ("gsm8k", "math", "olympiadbench", "omnimath")
 FOLDS = 5
 DEVELOPED, UNSEEN = (0, 1), (2, 3, 4)
+
+
+SETS = {
+    "mrben_math.jsonl": read_mrben,
+    "mr_gsm8k_wrong_590.jsonl": read_mr_gsm8k,
+    "parc_perl.jsonl": read_parc,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +135,25 @@ def _shares(counts: Counter[str]) -> dict[str, Any]:
     }
 
 
+async def step_sets(data: Path, members: Sequence[Verifier]) -> dict[str, Any]:
+    """The same on mathematics that other people annotated: MR-Ben, MR-GSM8K and PARC, whole."""
+    report: dict[str, Any] = {}
+    totals: Counter[str] = Counter()
+    for name, read in SETS.items():
+        counts: Counter[str] = Counter()
+        for item in read(data / "steps" / name).items:
+            assert isinstance(item, Item)
+            counts["solutions"] += 1
+            counts["erroneous"] += item.first_error is not None
+            found = await verdicts_of(members, item.problem, item.steps)
+            flags = [i for i, step in enumerate(found) if any(v.kind is VerdictKind.REFUTED for v in step)]
+            if flags and (item.first_error is None or flags[0] <= item.first_error):
+                counts["true" if flags[0] == item.first_error else "false"] += 1
+        report[name] = dict(counts) | _shares(counts)
+        totals.update(counts)
+    return report | {"all": dict(totals) | _shares(totals)}
+
+
 async def rationales(data: Path, members: Sequence[Verifier]) -> dict[str, Any]:
     """Verdicts on GSM8K's annotated solutions; each refutation is listed for a person to read."""
     counts: Counter[str] = Counter()
@@ -169,6 +197,7 @@ async def measure(data: Path, folds: Sequence[int], *, with_rationales: bool) ->
     report: dict[str, Any] = {"folds": sorted(folds)}
     report["speed"] = await speed(data, folds, members)
     report["processbench"] = await processbench(data, folds, members)
+    report["step_sets"] = await step_sets(data, members)
     if with_rationales:
         report["gsm8k_rationales"] = await rationales(data, members)
     return report
@@ -191,6 +220,15 @@ def report_rows(data: Path) -> list[Row]:
         made.append(Row(f"{where}: recall of erroneous solutions (Wilson {low:.3f} to {high:.3f})", part["recall"],
                         goal=0.08 if aimed else None))  # fmt: skip
         made.append(Row(f"{where}: flags", part.get("true", 0) + part.get("false", 0)))
+    part = found["step_sets"]["all"]
+    low, high = part["precision_wilson"]
+    where = "steps, MR-Ben math, MR-GSM8K and PARC (some were development material)"
+    made.append(Row(f"{where}: raw precision of flags (Wilson {low:.3f} to {high:.3f})", part["precision"]))
+    low, high = part["recall_wilson"]
+    made.append(
+        Row(f"{where}: recall of erroneous solutions (Wilson {low:.3f} to {high:.3f})", part["recall"])
+    )
+    made.append(Row(f"{where}: flags", part["true"] + part["false"]))
     disputed = [d["id"] for d in found["processbench"]["disputed"]]
     rightly = sum(d in ADJUDICATED.false_as_written for d in disputed)
     whole = found["processbench"]["all"]
