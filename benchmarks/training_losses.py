@@ -151,6 +151,7 @@ def train_and_score(name: str, run: Run, seed: int, folder: Path) -> dict[str, A
             labelling=Labelling(**run.labelling),
             schedule=run.schedule,
             seed=seed,
+            overwrite=True,
         )
     trained = time.process_time()
     model = load(out)
