@@ -24,7 +24,7 @@ from benchmarks.labelling_share import (
     prefixes,
     problems_to_label,
 )
-from stepward.labeling.policies.vllm import load_vllm, sampling_params
+from stepward.labeling.policies.vllm import engine_prompt, load_vllm, sampling_params
 from stepward.prm.policy import SampleRequest
 
 BLOCK_SIZE = 32
@@ -54,9 +54,8 @@ async def measure(
         asked_for = request if seeded else replace(request, seed=None)  # type: ignore[arg-type]
         params = sampling_params(asked_for, policy.tokenizer, policy.context_length)
         count = 0
-        async for output in engine.generate(
-            {"prompt_token_ids": list(request.prefix.token_ids)}, params, f"raw-{number}"
-        ):
+        prompt = engine_prompt(list(request.prefix.token_ids))
+        async for output in engine.generate(prompt, params, f"raw-{number}"):
             count = len(output.outputs[0].token_ids)
         return count
 

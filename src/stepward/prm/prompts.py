@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -130,12 +131,7 @@ class PromptTemplate:
             "add_generation_prompt": True,
         }  # fmt: skip
         try:
-            # Training marks of some chat templates; when a prompt is rendered they mean nothing.
-            source = _GENERATION_TAG.sub(
-                lambda m: f"{m[1]} {'endif' if m[2] else 'if true'} {m[3]}", self.source
-            )
-            template = _environment(self.chat, self.date).from_string(source)
-            return template.render({**values, **self.variables})
+            return _compiled(self.source, self.chat, self.date).render({**values, **self.variables})
         except Exception as fault:  # A model's template is foreign code and may raise anything.
             if "strftime_now" in str(fault):
                 raise ModelError(
@@ -216,6 +212,14 @@ def chat_template(
 
 def _shipped(name: str) -> str:
     return (files("stepward.prm") / "templates" / name).read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=32)
+def _compiled(source: str, chat: bool, date: str | None) -> "jinja2.Template":
+    """Compiling costs more than rendering, and a run renders one template for every problem."""
+    # Training marks of some chat templates; when a prompt is rendered they mean nothing.
+    source = _GENERATION_TAG.sub(lambda m: f"{m[1]} {'endif' if m[2] else 'if true'} {m[3]}", source)
+    return _environment(chat, date).from_string(source)
 
 
 def _environment(chat: bool, date: str | None) -> "jinja2.Environment":

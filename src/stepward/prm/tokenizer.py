@@ -100,7 +100,7 @@ class JsonTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids, without end tokens. Bytes that are no UTF-8 become U+FFFD."""
-        return decode_bytes(b"".join(map(self.piece, ids)))
+        return decode_bytes(self._bytes(ids))
 
     def offsets(self, ids: Sequence[int]) -> tuple[int, ...]:
         """Start of each id's text, as a character index into ``decode(ids)``; length = len(ids)."""
@@ -109,7 +109,17 @@ class JsonTokenizer:
         for token_id in ids:
             starts.append(position)
             position += len(self.piece(token_id))
-        return byte_offsets(b"".join(map(self.piece, ids)), starts)
+        return byte_offsets(self._bytes(ids), starts)
+
+    def _bytes(self, ids: Sequence[int]) -> bytes:
+        """All pieces joined; every rollout is decoded, so without a call an id."""
+        pieces = self._pieces
+        if len(ids) and min(ids) >= 0:
+            try:
+                return b"".join([pieces[i] for i in ids])
+            except IndexError:
+                pass
+        return b"".join(map(self.piece, ids))
 
 
 def encode_start(tokenizer: Tokenizer, text: str) -> TokenIds:

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -132,6 +133,20 @@ def sampling_params(request: SampleRequest, tokenizer: Tokenizer, context_length
         logprobs=0 if request.want_logprobs else None,
         output_kind=params_module.RequestOutputKind.FINAL_ONLY,
     )
+
+
+def engine_prompt(prompt_ids: list[int]) -> Any:
+    """The prompt as vLLM's engine itself wants it; a bare dict of ids, which older ones want, costs a thread's turn."""
+    rendered = _tokens_input()
+    return {"prompt_token_ids": prompt_ids} if rendered is None else rendered(prompt_ids)
+
+
+@cache
+def _tokens_input() -> Callable[[list[int]], Any] | None:
+    try:
+        return _module("vllm.inputs.engine").tokens_input
+    except (ImportError, AttributeError):
+        return None
 
 
 def _module(name: str) -> Any:
@@ -275,7 +290,7 @@ class RestartedEngine:
 
     async def _last(self, engine: Any, prompt_ids: list[int], params: Any) -> Any:
         output: Any = None
-        stream = engine.generate({"prompt_token_ids": prompt_ids}, params, f"stepward-{next(self._numbers)}")
+        stream = engine.generate(engine_prompt(prompt_ids), params, f"stepward-{next(self._numbers)}")
         async for latest in stream:
             output = latest
         if output is None:
