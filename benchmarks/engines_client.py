@@ -285,7 +285,7 @@ def main() -> None:
     if options.serve:
         asyncio.run(_serve(int(options.serve[0]), float(options.serve[1])))
         return
-    write("engines_client", client_rows(options.rollouts))
+    write("engines", client_rows(options.rollouts), keep_others=True)
 
 
 if __name__ == "__main__":
