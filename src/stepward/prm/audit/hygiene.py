@@ -116,8 +116,7 @@ def statistics(dataset: Dataset) -> dict[str, Any]:
         ``steps`` and ``step_tokens``: mean and quantiles. ``label_by_position``: for each step index up to 20 the
         counts (right, wrong, unknown). ``first_error_by_position``: solutions by first error.
         ``solutions_per_problem``: problems by how many solutions they have. ``decided_by``: steps by what
-        decided their label. ``marks`` and ``outcome_from``: solutions by mark, and by what their outcome rests on
-        (empty for datasets of a version that had neither).
+        decided their label. ``marks`` and ``outcome_from``: solutions by mark, and by what their outcome rests on.
     """
     rows = dataset.scan("solutions")
     lengths = rows.select(steps=pl.col("steps").list.len()).collect(engine="streaming")["steps"]
@@ -138,9 +137,6 @@ def statistics(dataset: Dataset) -> dict[str, Any]:
     errors = rows.group_by("first_error").len().sort("first_error").collect()
     repeats = rows.group_by("problem_id").len("n").group_by("n").len().sort("n").collect()
     decided = steps.group_by("by").len().sort("by").collect(engine="streaming")
-    has_marks = "marks" in rows.collect_schema().names()
-    marks = rows.select(pl.col("marks").explode()).drop_nulls() if has_marks else None
-    sources = rows.select("outcome_from") if has_marks else None
     return {
         "steps": _summary(lengths),
         "step_tokens": _summary(tokens),
@@ -148,15 +144,13 @@ def statistics(dataset: Dataset) -> dict[str, Any]:
         "first_error_by_position": dict(errors.iter_rows()),
         "solutions_per_problem": dict(repeats.iter_rows()),
         "decided_by": {by or "unknown": n for by, n in decided.iter_rows()},
-        "marks": _counted(marks),
-        "outcome_from": _counted(sources),
+        "marks": _counted(rows.select(pl.col("marks").explode()).drop_nulls()),
+        "outcome_from": _counted(rows.select("outcome_from")),
     }
 
 
-def _counted(column: pl.LazyFrame | None) -> dict[str, int]:
+def _counted(column: pl.LazyFrame) -> dict[str, int]:
     """How often each value of the only column occurs, by name."""
-    if column is None:
-        return {}
     (name,) = column.collect_schema().names()
     return {str(value): n for value, n in column.group_by(name).len().sort(name).collect().iter_rows()}
 

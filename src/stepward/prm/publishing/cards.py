@@ -17,7 +17,15 @@ from typing import Any
 import yaml
 
 from stepward.prm.audit.hygiene import statistics
-from stepward.prm.dataset.columns import ROLLOUTS, ROLLOUTS_SCHEMA, SOLUTIONS, SOLUTIONS_SCHEMA, describe
+from stepward.prm.dataset.columns import (
+    ROLLOUTS,
+    ROLLOUTS_SCHEMA,
+    SCHEMA_VERSION,
+    SOLUTIONS,
+    SOLUTIONS_SCHEMA,
+    describe,
+)
+from stepward.prm.dataset.folder import TABLES, TableName, read_table
 from stepward.prm.dataset.manifest import Manifest, Totals
 from stepward.prm.dataset.store import Dataset, open_dataset
 from stepward.prm.durable import write_durably
@@ -113,7 +121,8 @@ def _front_matter(dataset: Dataset, name: str) -> str:
     totals = _totals(manifest)
     licence = licence_of(totals)
     # A configuration without a row is one that `datasets` cannot load.
-    tables = {name: n for name, n in (("solutions", totals.solutions), ("rollouts", totals.rollouts)) if n}
+    sizes = {"solutions": totals.solutions, "rollouts": totals.rollouts}
+    tables: dict[TableName, int] = {table: sizes[table] for table in TABLES if sizes[table]}
     front: dict[str, Any] = {
         "pretty_name": name,
         "license": licence or "other",
@@ -135,11 +144,18 @@ def _config(table: str, file_format: str) -> dict[str, Any]:
     return {"config_name": table, "data_files": [{"split": "train", "path": f"{table}/*.{file_format}"}]}
 
 
-def _info(dataset: Dataset, table: str, num_rows: int) -> dict[str, Any]:
+def _stored_schema(dataset: Dataset, table: TableName) -> Any:
+    """Columns that the files have: of an older version there are fewer."""
+    if dataset.manifest.schema_version != SCHEMA_VERSION:
+        return read_table(dataset.files(table)[0]).schema
+    return SOLUTIONS_SCHEMA if table == "solutions" else ROLLOUTS_SCHEMA
+
+
+def _info(dataset: Dataset, table: TableName, num_rows: int) -> dict[str, Any]:
     from datasets import Features  # heavy
 
     at = 0 if table == "solutions" else 1
-    features: Any = Features.from_arrow_schema(SOLUTIONS_SCHEMA if at == 0 else ROLLOUTS_SCHEMA)
+    features: Any = Features.from_arrow_schema(_stored_schema(dataset, table))
     size = sum(shard.files[at].num_bytes for shard in dataset.manifest.shards)
     return {
         "config_name": table,
