@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from huggingface_hub import DatasetCard
 
 from stepward.prm.dataset.schema import SOLUTIONS_SCHEMA
 from stepward.prm.dataset.store import Manifest, ShardStore, open_dataset
@@ -134,8 +135,54 @@ def test_plots_are_well_formed_and_their_bars_add_up():
     stacked = ET.fromstring(labels_by_step({0: {"right": 3, "wrong": 1}, 1: {"unknown": 4}}))
     heights = [float(r.get("height", 0)) for r in stacked.iter("{http://www.w3.org/2000/svg}rect")]
     assert sum(heights) == pytest.approx(320, abs=0.5)  # two full bars of 160
-    ET.fromstring(first_errors({None: 3, 0: 1}))
     ET.fromstring(first_errors({}))
+
+
+def test_solutions_without_a_wrong_step_and_those_of_which_nothing_is_known_have_a_bar_each():
+    plot = ET.fromstring(first_errors({None: 3, 2: 4, 0: 1}, unknown=1))
+    # the highest bar, of 4, is 160 high: 1 -> 40, 2 without an error -> 80, 1 unknown -> 40
+    bars = [
+        (float(r.get("height")), r.find("{http://www.w3.org/2000/svg}title").text)
+        for r in plot.iter("{http://www.w3.org/2000/svg}rect")
+    ]
+    assert bars == [(40, "0: 1 wrong"), (160, "2: 4 wrong"), (80, "none: 2 right"), (40, "?: 1 unknown")]
+    assert "the highest bar is 4" in plot.find("{http://www.w3.org/2000/svg}title").text
+    certain = first_errors({None: 3, 0: 1})
+    assert "none: 3 right" in certain
+    assert "unknown" not in certain
+
+
+def test_the_hubs_own_reader_takes_the_front_matter(folder, tmp_path):
+    card = DatasetCard.load(write_card(folder, repo="me/steps"))
+    data = card.data
+    assert (data.license, data.pretty_name) == ("other", "steps")
+    assert data.size_categories == ["n<1K"]
+    assert data.task_categories == ["text-generation"]
+    assert "monte-carlo" in data.tags
+    assert data.to_dict()["license_name"] == "see-sources"
+    # the Hub takes an address or the name of a file, no place on the page
+    assert data.to_dict()["license_link"].startswith("https://huggingface.co/datasets/me/steps#")
+    assert [c["config_name"] for c in data.to_dict()["configs"]] == ["solutions", "rollouts"]
+    # what it writes again is what was there
+    assert DatasetCard(str(card)).data.to_dict() == front(card.content) == data.to_dict()
+    assert card.text.strip().startswith("# steps")
+
+
+def test_a_card_of_brought_labels_speaks_of_no_rollouts(tmp_path):
+    brought = Manifest(
+        {"import": "prmbench"}, "1", Allocation.FIXED_K, LabelerInfo("imported:prmbench", "1", "")
+    )
+    bare = replace(row(0), prefixes=(Estimate(),) * 3, allocation=Allocation.FIXED_K)
+    with ShardStore.create_or_resume(tmp_path / "d", brought) as store:
+        store.write_shard(0, [bare])
+        store.seal()
+    card = write_card(tmp_path / "d", repo="me/steps").read_text()
+    assert "monte-carlo" not in front(card)["tags"]
+    assert 'load_dataset("me/steps", "solutions"' in card
+    assert 'load_dataset("me/steps", "rollouts"' not in card
+    assert "The labels were brought with the solutions" in card
+    assert "this completer" not in card
+    assert "brought from elsewhere" in card
 
 
 def test_a_name_with_a_dollar_sign_or_markup_does_not_break_a_card(folder):

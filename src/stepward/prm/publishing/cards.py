@@ -65,9 +65,9 @@ def dataset_card(dataset: Dataset, *, repo: str, name: str | None = None) -> str
         .read_text("utf-8")
     )
     return Template(template).substitute(
-        front_matter=_front_matter(dataset, name or repo.split("/")[-1]).strip(),
+        front_matter=_front_matter(dataset, name or repo.split("/")[-1], repo).strip(),
         name=name or repo.split("/")[-1],
-        repo=repo,
+        load="\n".join(f'{t} = load_dataset("{repo}", "{t}", split="train")' for t in _tables(totals)),
         solutions=f"{totals.solutions:,}",
         problems=f"{totals.problems:,}",
         steps=f"{totals.steps:,}",
@@ -95,7 +95,9 @@ def write_card(folder: str | Path, *, repo: str, name: str | None = None) -> Pat
     plots = Path(folder) / "plots"
     plots.mkdir(exist_ok=True)
     write_durably(plots / "labels_by_step.svg", labels_by_step(found["label_by_position"]).encode())
-    write_durably(plots / "first_errors.svg", first_errors(found["first_error_by_position"]).encode())
+    unknown = _totals(dataset.manifest).first_errors.get("unknown", 0)
+    positions = first_errors(found["first_error_by_position"], unknown=unknown)
+    write_durably(plots / "first_errors.svg", positions.encode())
     card = Path(folder) / "README.md"
     write_durably(card, dataset_card(dataset, repo=repo, name=name).encode())
     return card
@@ -116,17 +118,22 @@ def licence_of(totals: Totals) -> str | None:
     return HUB_LICENCES.get(next(iter(names))) if len(names) == 1 else None
 
 
-def _front_matter(dataset: Dataset, name: str) -> str:
+def _tables(totals: Totals) -> dict[TableName, int]:
+    """Tables by their number of rows. A configuration without a row is one that ``datasets`` cannot load."""
+    sizes = {"solutions": totals.solutions, "rollouts": totals.rollouts}
+    return {table: sizes[table] for table in TABLES if sizes[table]}
+
+
+def _front_matter(dataset: Dataset, name: str, repo: str) -> str:
     manifest = dataset.manifest
     totals = _totals(manifest)
     licence = licence_of(totals)
-    # A configuration without a row is one that `datasets` cannot load.
-    sizes = {"solutions": totals.solutions, "rollouts": totals.rollouts}
-    tables: dict[TableName, int] = {table: sizes[table] for table in TABLES if sizes[table]}
+    tables = _tables(totals)
+    made = ["monte-carlo"] if sum(totals.draws.values()) else []
     front: dict[str, Any] = {
         "pretty_name": name,
         "license": licence or "other",
-        "tags": ["process-reward-model", "prm", "step-labels", "monte-carlo", "stepward"],
+        "tags": ["process-reward-model", "prm", "step-labels", *made, "stepward"],
         "task_categories": ["text-generation"],
         "size_categories": [_SIZE_NAMES[sum(totals.solutions >= s for s in _SIZES)]],
         "configs": [_config(table, manifest.file_format) for table in tables],
@@ -134,7 +141,7 @@ def _front_matter(dataset: Dataset, name: str) -> str:
     }
     if licence is None:
         front["license_name"] = "see-sources"
-        front["license_link"] = "#sources-licences-and-rights"
+        front["license_link"] = f"https://huggingface.co/datasets/{repo}#sources-licences-and-rights"
     if front["configs"]:
         front["configs"][0]["default"] = True
     return yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=110)
@@ -180,9 +187,9 @@ def _shares(counts: Mapping[str, int]) -> list[tuple[str, ...]]:
     return [(k, f"{n:,}", f"{n / whole:.1%}" if whole else "-") for k, n in counts.items()]
 
 
-def _policy(policy: PolicyInfo | None) -> str:
+def _policy(policy: PolicyInfo | None, otherwise: str) -> str:
     if policy is None:
-        return "none"
+        return otherwise
     s = policy.sampler
     sampler = (
         f"temperature {s.temperature:g}, top_p {s.top_p:g}, top_k {s.top_k}, at most {s.max_tokens} tokens"
@@ -192,8 +199,11 @@ def _policy(policy: PolicyInfo | None) -> str:
 
 def _making(manifest: Manifest, totals: Totals) -> str:
     rows = [
-        ("solutions by", _policy(manifest.policy)),
-        ("rollouts by", _policy(manifest.completer)),
+        (
+            "solutions by",
+            _policy(manifest.policy, "brought from elsewhere; `policy` of a row names whom it knows of"),
+        ),
+        ("rollouts by", _policy(manifest.completer, "nobody: there are none")),
         ("allocation", f"`{manifest.allocation}`"),
         ("label rule", f"`{manifest.labeler.name}`, version {manifest.labeler.version or '-'}"),
         ("seeds", ", ".join(f"{k} = {v}" for k, v in manifest.seeds.items()) or "-"),
@@ -255,12 +265,16 @@ def rights(totals: Totals) -> str:
 def _biases(manifest: Manifest, totals: Totals) -> str:
     draws = sum(totals.draws.values())
     cut = totals.draws.get("truncated", 0)
-    lines = [
-        "A label by rollouts says whether *this completer* still reaches the answer, not whether the step is valid: a "
-        "strong completer repairs wrong steps, a weak one fails after right ones.",
-        "A right final answer may stand on a wrong step; such errors are nearly invisible to rollouts.",
-    ]
-    if manifest.allocation is not Allocation.FIXED_K:
+    lines: list[str] = []
+    if draws:
+        lines += [
+            "A label by rollouts says whether *this completer* still reaches the answer, not whether the step is "
+            "valid: a strong completer repairs wrong steps, a weak one fails after right ones.",
+            "A right final answer may stand on a wrong step; such errors are nearly invisible to rollouts.",
+        ]
+    else:
+        lines.append("The labels were brought with the solutions; no rollout supports or contradicts them.")
+    if draws and manifest.allocation is not Allocation.FIXED_K:
         lines.append(
             f"Rollouts were allocated by `{manifest.allocation}`: prefixes have different numbers of draws, and k/n of "
             "a prefix is biased. Use the stored posterior values, or rules that are valid for this allocation."
@@ -286,20 +300,29 @@ def labels_by_step(by_position: Mapping[int, Mapping[str, int]]) -> str:
         (f"{at}+" if at == 20 else str(at), [(kind, counts.get(kind, 0)) for kind in _COLOURS])
         for at, counts in sorted(by_position.items())
     ]
-    return _stacked("Share of right, wrong and unknown labels by step index", columns)
+    return _stacked("Labels by step index", tuple(_COLOURS), columns)
 
 
-def first_errors(by_position: Mapping[int | None, int]) -> str:
-    """Solutions by the index of their first wrong step, as SVG; ``-`` = none, or not known."""
-    most = max(by_position.values(), default=1)
-    columns = [
-        ("-" if at is None else str(at), [("unknown" if at is None else "wrong", n), ("", most - n)])
-        for at, n in sorted(by_position.items(), key=lambda item: (item[0] is None, item[0] or 0))[:30]
+def first_errors(by_position: Mapping[int | None, int], *, unknown: int = 0) -> str:
+    """Solutions by the index of their first wrong step, as SVG: the first 30, then those without one.
+
+    Args:
+        by_position: Solutions by index; None = no wrong step, or not known.
+        unknown: How many of those under None are not known.
+    """
+    bars = [
+        ("wrong", str(at), n)
+        for at, n in sorted((k, n) for k, n in by_position.items() if k is not None)[:30]
     ]
-    return _stacked("Solutions by the index of the first wrong step", columns)
+    none = by_position.get(None, 0) - unknown
+    bars += [bar for bar in (("right", "none", none), ("unknown", "?", unknown)) if bar[2]]
+    most = max((n for _, _, n in bars), default=1)
+    columns = [(name, [(kind, n), ("", most - n)]) for kind, name, n in bars]
+    return _stacked(f"Solutions by first wrong step; the highest bar is {most:,}", (), columns)
 
 
-def _stacked(title: str, columns: list[tuple[str, list[tuple[str, int]]]]) -> str:
+def _stacked(title: str, legend: Sequence[str], columns: list[tuple[str, list[tuple[str, int]]]]) -> str:
+    """Bars of equal width, parts upon each other, each bar as high as its parts together; ``legend`` names colours."""
     width, height, bar = 60 + 24 * max(1, len(columns)), 220, 18
     body: list[str] = []
     for number, (name, parts) in enumerate(columns):
@@ -317,7 +340,10 @@ def _stacked(title: str, columns: list[tuple[str, list[tuple[str, int]]]]) -> st
         body.append(
             f'<text x="{x + bar / 2}" y="206" font-size="11" text-anchor="middle">{escape(name)}</text>'
         )
-    head = f'<text x="8" y="18" font-size="12">{escape(title)}</text>'
+    head = f'<text x="8" y="18" font-size="12">{escape(title)}</text>' + "".join(
+        f'<text x="{150 + 60 * at}" y="18" font-size="12" fill="{_COLOURS[kind]}">{kind}</text>'
+        for at, kind in enumerate(legend)
+    )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {max(width, 340)} {height}" font-family="sans-serif" '
         f'role="img"><title>{escape(title)}</title>{head}{"".join(body)}</svg>\n'

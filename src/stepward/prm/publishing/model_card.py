@@ -141,7 +141,7 @@ def model_card(
     history = _history(description)
     plot = f"\n\n![Loss and F1 by epoch]({PLOT})" if len(history) > 1 else ""
     return Template(template).substitute(
-        front_matter=_front_matter(description, name, licence, results, datasets).strip(),
+        front_matter=_front_matter(description, name, repo, licence, results, datasets).strip(),
         name=name,
         repo=repo,
         identity=_identity(description),
@@ -159,7 +159,7 @@ def model_card(
 
 
 def _front_matter(
-    description: Json, name: str, licence: str, results: Json | None, datasets: Sequence[str]
+    description: Json, name: str, repo: str, licence: str, results: Json | None, datasets: Sequence[str]
 ) -> str:
     known = HUB_LICENCES.get(licence.strip().casefold())
     base = _of(description, "training", "base")
@@ -169,7 +169,8 @@ def _front_matter(
         "tags": ["process-reward-model", "prm", "reward-model", "stepward"],
     }
     if known is None:
-        front |= {"license_name": licence or "unknown", "license_link": "#limits"}
+        link = f"https://huggingface.co/{repo}#limits"
+        front |= {"license_name": licence or "unknown", "license_link": link}
     if isinstance(base, str) and _HUB_ID.fullmatch(base):
         front["base_model"] = base
     if datasets:
