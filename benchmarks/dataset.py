@@ -1,6 +1,6 @@
 """Writing, reading, relabelling and verifying a dataset: rows a second, memory, CPU seconds.
 
-Usage: ``make bench-dataset`` or ``python -m benchmarks.dataset [--steps 2000000] [--folder FOLDER]``.
+Usage: ``make bench-dataset`` or ``python -m benchmarks.dataset [--only PART ...] [--steps 2000000] [--folder FOLDER]``.
 
 * Write: ``ShardStore.write_tables`` (contract checks, totals, checksum, receipt, fsync, rename, manifest) against
   ``pyarrow.parquet.ParquetWriter`` with the same settings on the same tables, one file a table, alternating, median of
@@ -13,6 +13,8 @@ Usage: ``make bench-dataset`` or ``python -m benchmarks.dataset [--steps 2000000
   change-point posterior, which is computed problem by problem, from 8,000 steps.
 * Verify: bytes a second against reading and hashing the same files with the same hash, both from the page cache,
   alternating, median of repeats.
+* Import, only when asked for (``--only import``; minutes): a child reads a JSON-lines file of a million small rows into
+  a dataset (hiyouga/LlamaFactory#7526); its peak resident size.
 """
 
 import argparse
@@ -33,6 +35,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from benchmarks.report import Row, write
+from stepward.flows.foreign import import_dataset
 from stepward.labeling.label_rules import RULES
 from stepward.labeling.relabel import Relabeling, relabel_table
 from stepward.prm.dataset.schema import SOLUTIONS_SCHEMA, solutions_table
@@ -167,6 +170,8 @@ def child(folder: Path, what: str, num_steps: int) -> None:
                 store.write_shard(i, records)
                 steps += sum(len(r.labels) for r in records)
             store.seal()
+    elif what == "import":
+        steps = 2 * import_dataset("trl_stepwise", str(folder / "rows.jsonl"), folder / "imported").kept
     else:
         steps = sum(len(r.labels) for r in open_dataset(folder).solutions())
     print(json.dumps({"steps": steps, "peak_mib": peak_mib(), "cpu_s": time.process_time() - began}))
@@ -176,18 +181,44 @@ def memory_rows(folder: Path, num_steps: int) -> list[Row]:
     """Peak memory of writing and of reading ``num_steps`` steps."""
     rows: list[Row] = []
     for what in ("write", "read"):
-        words = ["--child", what, "--folder", str(folder), "--steps", str(num_steps)]
-        ran = subprocess.run(
-            [sys.executable, "-m", "benchmarks.dataset", *words], check=True, capture_output=True, text=True
-        )
-        found = json.loads(ran.stdout)
-        assert found["steps"] >= num_steps, found
+        found = in_child(folder, what, num_steps)
         rows += [
             Row(f"memory: peak MiB to {what} {found['steps']:,} steps", found["peak_mib"], goal=1500,
                 lower_is_better=True),
             Row(f"{what} {found['steps']:,} steps as records: CPU s", found["cpu_s"]),
         ]  # fmt: skip
     return rows
+
+
+def in_child(folder: Path, what: str, num_steps: int) -> dict[str, float]:
+    """Steps, peak MiB and CPU seconds of ``child``."""
+    words = ["--child", what, "--folder", str(folder), "--steps", str(num_steps)]
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks.dataset", *words], check=True, capture_output=True, text=True
+    )
+    found = json.loads(ran.stdout)
+    assert found["steps"] >= num_steps, found
+    return found
+
+
+def import_rows(folder: Path, num_rows: int = 1_000_000) -> list[Row]:
+    """Peak memory of importing many small rows; each is a problem of its own, whose solutions are counted."""
+    folder.mkdir()
+    with (folder / "rows.jsonl").open("w") as file:
+        for i in range(num_rows):
+            row = {
+                "prompt": f"What is {i} + 1?",
+                "completions": [f"{i} + 1 = {i + 1}", "So."],
+                "labels": [True, True],
+            }
+            file.write(json.dumps(row) + "\n")
+    found = in_child(folder, "import", 2 * num_rows)
+    return [
+        Row(
+            f"memory: peak MiB to import {num_rows:,} rows", found["peak_mib"], goal=600, lower_is_better=True
+        ),
+        Row(f"import {num_rows:,} rows: CPU s", found["cpu_s"]),
+    ]
 
 
 def relabel_rows() -> list[Row]:
@@ -240,18 +271,25 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2_000_000)
     parser.add_argument("--folder", type=Path, default=None)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--child", choices=["write", "read"], default=None)
+    parser.add_argument("--only", nargs="+", choices=["write", "memory", "relabel", "import"], default=None)
+    parser.add_argument("--child", choices=["write", "read", "import"], default=None)
     arguments = parser.parse_args()
     if arguments.child:
         child(arguments.folder, arguments.child, arguments.steps)
         return
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name)
-        rows = write_rows(folder, arguments.repeats)
-        rows += memory_rows(folder / "large", arguments.steps)
-        rows += verify_rows(folder / "large", 3)
-        rows += relabel_rows()
-    write("dataset", rows)
+        parts: dict[str, Callable[[], list[Row]]] = {
+            "write": lambda: write_rows(folder, arguments.repeats),
+            "memory": lambda: (
+                memory_rows(folder / "large", arguments.steps) + verify_rows(folder / "large", 3)
+            ),
+            "relabel": relabel_rows,
+            "import": lambda: import_rows(folder / "import"),
+        }
+        for part in arguments.only or ("write", "memory", "relabel"):
+            # Each part is kept at once: a run that is stopped has measured what it has.
+            write("dataset", parts[part](), keep_others=True)
 
 
 if __name__ == "__main__":
