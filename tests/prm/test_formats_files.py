@@ -13,9 +13,12 @@ from stepward.flows.cli.main import app
 from stepward.flows.foreign import import_dataset
 from stepward.prm.dataset.store import open_dataset
 from stepward.prm.errors import FormatError, ProblemFileError
+from stepward.prm.formats.fields import FIELDS, only
 from stepward.prm.formats.registry import formats
 
 BOM = b"\xef\xbb\xbf"
+ALL_BUT_NAMES = frozenset(FIELDS) - {"source", "solution_id", "problem_id"}
+"""What does not come from the file's own name."""
 TRL = {"prompt": "p", "completions": ["a", "b"], "labels": [True, False]}
 ROWS = {
     "trl_stepwise": TRL,
@@ -69,6 +72,20 @@ def test_a_byte_order_mark_and_windows_line_ends_change_no_row(tmp_path, name):
         texts = [[s.text.replace("\r\n", "\n") for s in r.solution.steps] for r in rows]
         assert texts == [[s.text for s in r.solution.steps] for r in wanted]
         assert [[s.label for s in r.labels] for r in rows] == [[s.label for s in r.labels] for r in wanted]
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("mr_gsm8k", "steps/mr_gsm8k_wrong_590.jsonl"), ("parc", "steps/parc_perl.jsonl")]
+)
+def test_an_annotated_set_that_windows_saved_gives_the_same_rows(data_dir, tmp_path, name, file):
+    lines = (data_dir / file).read_bytes().splitlines()[:40]
+    plain, windows = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    plain.write_bytes(b"\n".join(lines))
+    windows.write_bytes(BOM + b"\r\n".join(lines))
+    wanted, _ = read_in(plain, name)
+    rows, report = read_in(windows, name)
+    assert report.rows == 40
+    assert [only(r, ALL_BUT_NAMES) for r in rows] == [only(r, ALL_BUT_NAMES) for r in wanted]
 
 
 def test_a_carriage_return_within_a_text_is_the_texts_own(tmp_path):

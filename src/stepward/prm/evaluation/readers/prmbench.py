@@ -72,7 +72,7 @@ def _texts(value: Any, name: str, path: str, line: int) -> tuple[str, ...]:
 
 def _rows(path: Path) -> Iterable[tuple[int, dict[str, Any]]]:
     opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as file:
+    with opener(path, "rt", encoding="utf-8-sig") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 try:

@@ -73,7 +73,7 @@ def read_items(path: str | Path, *, subset: str | None = None) -> list[Item]:
 
 
 def _rows(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:
         if file.read(1) != "[":
             return read_jsonl(path)
         file.seek(0)
