@@ -25,8 +25,9 @@ from stepward.flows.machine_checked import split_by_problem, write_processbench
 from stepward.prm.dataset.store import open_dataset
 from stepward.prm.evaluation.items import Item
 from stepward.prm.evaluation.readers.processbench import read_items
+from stepward.prm.models.hub import local_folder
 from stepward.prm.models.inputs import InputFormat
-from stepward.prm.models.load import load, local_folder
+from stepward.prm.models.load import load
 from stepward.prm.models.reward_model import DiscriminativeRewardModel
 from stepward.prm.steps import StepFormat
 from stepward.prm.tokenizer import load_tokenizer

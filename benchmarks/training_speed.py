@@ -26,8 +26,8 @@ from transformers import AutoModelForTokenClassification, LlamaConfig
 from benchmarks.report import Row
 from stepward.flows.build import checkpoint_folder, prompt_template
 from stepward.prm.models.heads import head_spec
+from stepward.prm.models.hub import local_folder
 from stepward.prm.models.inputs import InputFormat
-from stepward.prm.models.load import local_folder
 from stepward.prm.models.weights import new_prm
 from stepward.prm.steps import StepFormat
 from stepward.prm.tokenizer import load_tokenizer

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepward.prm.errors import ModelError
-from stepward.prm.models.load import local_folder
+from stepward.prm.models.hub import local_folder
 from stepward.prm.models.serving import serving_arguments
 
 INTERPRETER = "STEPWARD_VLLM_PYTHON"

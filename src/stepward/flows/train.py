@@ -8,7 +8,7 @@ from stepward.flows.build import checkpoint_folder, prompt_template
 from stepward.flows.config import TrainConfig
 from stepward.prm.dataset.store import open_dataset
 from stepward.prm.errors import InputError
-from stepward.prm.models.load import local_folder
+from stepward.prm.models.hub import local_folder
 from stepward.prm.publishing.model_card import write_model_card
 from stepward.prm.seeds import derive_seed
 from stepward.prm.steps import StepFormat

@@ -27,8 +27,8 @@ from stepward.prm.models.folder import (
     save_prm,
 )
 from stepward.prm.models.heads import HeadSpec
+from stepward.prm.models.hub import local_folder
 from stepward.prm.models.inputs import InputFormat
-from stepward.prm.models.load import local_folder
 from stepward.prm.models.reward_model import DiscriminativeRewardModel
 from stepward.prm.models.weights import load_reference
 from stepward.prm.prompts import PromptTemplate, plain_template

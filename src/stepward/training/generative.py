@@ -21,9 +21,9 @@ from stepward.prm.models.batches import Batch
 from stepward.prm.models.discriminative import attention_inputs
 from stepward.prm.models.folder import TOKENIZER_FILES
 from stepward.prm.models.heads import HeadSpec
+from stepward.prm.models.hub import local_folder
 from stepward.prm.models.implicit import ImplicitHead
 from stepward.prm.models.inputs import EncodedSolution
-from stepward.prm.models.load import local_folder
 from stepward.prm.models.verdicts import VerdictFormat
 from stepward.prm.models.weights import load_causal_lm, quiet
 from stepward.prm.policy import Tokenizer

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepward.labeling.changepoint.grid import Array
-from stepward.labeling.changepoint.step_evidence import HINT_CLIP
+
+HINT_CLIP = 20.0
+"""A reward model's likelihood ratio is kept within [1/20, 20]."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from stepward.labeling.changepoint.grid import Array
+from stepward.labeling.changepoint.hints import HINT_CLIP
 from stepward.labeling.evidence import SolutionEvidence
 from stepward.prm.types import VerdictKind
 
@@ -24,8 +25,6 @@ DEFAULT_PRECISION = 0.9
 """Below what good tools measure: verdict errors go along with the policy's errors, and an assumed .90 in place
 of a true .97 cost nothing in simulations."""
 DEFAULT_RECALL = 0.6
-HINT_CLIP = 20.0
-"""A reward model's likelihood ratio is kept within [1/20, 20]."""
 
 
 def tool_likelihoods(flagged: bool, precision: float, recall: float) -> tuple[float, float, float]:

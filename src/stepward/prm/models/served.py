@@ -230,7 +230,7 @@ def load_served(
     client = httpx.Client(headers=headers, timeout=deadline_s, limits=limits, trust_env=False)
     card = _served_card(client, root, model)
     name = str(card["id"])
-    from stepward.prm.models.load import local_folder
+    from stepward.prm.models.hub import local_folder
 
     try:
         found = local_folder(folder or str(card.get("root") or name))
