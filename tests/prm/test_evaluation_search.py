@@ -8,12 +8,12 @@ import pytest
 from stepward.prm.evaluation.compare import compare_folders
 from stepward.prm.evaluation.errors import DifferentItemsError, DoubledItemsError, EvaluationError
 from stepward.prm.evaluation.intervals import Bootstrap
+from stepward.prm.evaluation.search_folder import write_search
 from stepward.prm.evaluation.search_results import (
     SearchedProblem,
     SearchResults,
     SearchRun,
     summaries,
-    write_search,
 )
 
 

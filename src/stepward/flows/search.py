@@ -23,7 +23,8 @@ from stepward.labeling.search.test_time import (
 from stepward.prm.errors import ConfigError
 from stepward.prm.evaluation.aggregation import AGGREGATIONS
 from stepward.prm.evaluation.intervals import Bootstrap
-from stepward.prm.evaluation.search_results import SearchedProblem, SearchResults, SearchRun, write_search
+from stepward.prm.evaluation.search_folder import write_search
+from stepward.prm.evaluation.search_results import SearchedProblem, SearchResults, SearchRun
 from stepward.prm.models.load import load
 from stepward.prm.policy import Policy, RewardModel
 from stepward.prm.problems import read_problems

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from stepward.prm.errors import ModelError
 from stepward.prm.policy import RewardModel
 from stepward.prm.types import Problem
 
@@ -47,6 +48,10 @@ class ScoreQueue:
                 scores = await asyncio.to_thread(
                     self.model.score, [p for p, _, _ in batch], [s for _, s, _ in batch]
                 )
+                if len(scores) != len(batch):
+                    raise ModelError(
+                        f"{self.model.name} answered {len(scores)} rows of scores for {len(batch)} solutions"
+                    )
             except Exception as fault:
                 # The fault belongs to those who wait for these scores; the queue goes on.
                 for _, _, future in batch:
