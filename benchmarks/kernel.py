@@ -65,6 +65,9 @@ def label(first, last, steps, right, siblings, chance, true_value, rest, likelih
                 k[i, t] += success
                 n[i, t] += 1
 
+    others = np.ones((count, count), np.bool_)
+    for i in range(count):
+        others[i, i] = False
     level = 0
     while level < prices.shape[0]:
         changed = False
@@ -83,7 +86,7 @@ def label(first, last, steps, right, siblings, chance, true_value, rest, likelih
             if not (changed and (pooled or dirty[i])):
                 continue
             if pooled:
-                pooled_prior(i, messages, steps[first:last], below, part, base, blur, num_s0, prior)
+                pooled_prior(i, messages, others, steps[first:last], below, part, base, blur, num_s0, prior)
             else:
                 total = 0.0
                 for p in range(size):

@@ -14,9 +14,9 @@ from stepward.labeling.allocation.information_gain import InformationGain
 from stepward.labeling.changepoint.grid import make_grid
 from stepward.labeling.changepoint.problem import SolutionPosterior, posteriors
 from stepward.labeling.estimators.registry import make_estimator
-from stepward.labeling.evidence import AllocationRule, Draw, LabelingConstants, SolutionEvidence
+from stepward.labeling.evidence import AllocationRule, Draw, LabelingConstants, SolutionEvidence, prefix_nodes
 from stepward.prm.dataset.store import open_dataset
-from stepward.prm.types import Counts, Outcome, Rollout
+from stepward.prm.types import Counts, LabeledSolution, Outcome, Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class Logged:
         outcome: Its own outcome.
         first_error: c in 1..T+1 by the machine check, T+1 = none.
         outcomes, tokens: Of the logged rollouts at the prefixes 0..T; prefix 0 is logged for one solution a problem.
+        nodes: The state that each prefix is (``prefix_nodes``).
     """
 
     num_steps: int
@@ -37,6 +38,7 @@ class Logged:
     first_error: int
     outcomes: tuple[tuple[Outcome, ...], ...]
     tokens: tuple[tuple[int, ...], ...]
+    nodes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,17 @@ def read_log(folder: Path) -> list[list[Logged]]:
     rollouts: dict[str, list[Rollout]] = {}
     for solution_id, rollout in dataset.rollouts():
         rollouts.setdefault(solution_id, []).append(rollout)
-    problems: dict[str, list[Logged]] = {}
+    rows: dict[str, list[LabeledSolution]] = {}
     for row in dataset.solutions():
+        rows.setdefault(row.problem.id, []).append(row)
+    problems: dict[str, list[Logged]] = {}
+    for row, nodes in (
+        pair
+        for found in rows.values()
+        for pair in zip(
+            found, prefix_nodes([[s.token_ids for s in r.solution.steps] for r in found]), strict=True
+        )
+    ):
         steps, own = row.solution.steps, row.solution.seed
         drawn = sorted(
             (r for r in rollouts.get(row.solution.id, ()) if not (r.num_steps == 0 and r.seed == own)),
@@ -83,6 +94,7 @@ def read_log(folder: Path) -> list[list[Logged]]:
                 len(steps) + 1 if truth is None else truth + 1,
                 tuple(tuple(r.outcome or Outcome.ERROR for r in each) for each in at),
                 tuple(tuple(len(r.token_ids) for r in each) for each in at),
+                nodes,
             )
         )
     return list(problems.values())
@@ -95,9 +107,10 @@ class Replay:
         problem: The solutions.
         number: The problem's number, which goes into the order.
         seed: The replay.
+        share: Let methods know which prefixes are one state.
     """
 
-    def __init__(self, problem: Sequence[Logged], number: int, seed: int) -> None:
+    def __init__(self, problem: Sequence[Logged], number: int, seed: int, *, share: bool = True) -> None:
         self.problem = problem
         rng = np.random.default_rng([seed, number, 606])
         self.order = [[rng.permutation(len(o)) for o in s.outcomes] for s in problem]
@@ -105,7 +118,13 @@ class Replay:
         self.tokens = np.zeros(len(problem))
         self.rollouts = np.zeros(len(problem))
         self.evidence = [
-            SolutionEvidence(s.num_steps, s.step_tokens, s.outcome, ((),) * (s.num_steps + 1))
+            SolutionEvidence(
+                s.num_steps,
+                s.step_tokens,
+                s.outcome,
+                ((),) * (s.num_steps + 1),
+                nodes=s.nodes if share else (),
+            )
             for s in problem
         ]
 
@@ -170,6 +189,7 @@ def active_curve(
     pool: bool,
     seed: int,
     overhead: float = 0.0,
+    share: bool = True,
 ) -> Labeled:
     """Change-point posterior with information gain at falling prices: one replay serves them all."""
     grid = make_grid(constants.axis_weights, axis_points=constants.axis_points)
@@ -180,7 +200,7 @@ def active_curve(
     parts: list[tuple[list[list[float]], ...]] = []
     theta: list[NDArray[np.float64]] = []
     for number, problem in enumerate(problems):
-        replay = Replay(problem, number, seed)
+        replay = Replay(problem, number, seed, share=share)
         rows: tuple[list[list[float]], ...] = ([], [], [], [], [])
         before, found, read = -1.0, [], ([], [], [])
         for rule in rules:
@@ -208,12 +228,13 @@ def decoded(
     *,
     pool: bool,
     seed: int,
+    share: bool = True,
 ) -> Labeled:
     """Another allocation's rollouts under our decoder."""
     grid = make_grid(constants.axis_weights, axis_points=constants.axis_points)
     columns, theta = ([], [], [], [], []), []
     for number, problem in enumerate(problems):
-        replay = Replay(problem, number, seed)
+        replay = Replay(problem, number, seed, share=share)
         replay.follow(rule)
         found = posteriors(replay.evidence, grid, pool=pool)
         theta += [p.theta for p in found]

@@ -89,6 +89,7 @@ def test_solutions_of_different_lengths_share_a_batch_and_nothing_else():
         evidence([[R], []], R),
     ]
     together = posteriors(solutions, SMALL, pool=False)
+    others = np.array([[1, 1], [1, 1], [0, 2]])  # right and wrong outcomes beside the own one
     assert [len(p.value) for p in together] == [4, 23, 2]
     for number, steps in enumerate((3, 22, 1)):
         batch = ChainBatch(SMALL, np.array([steps]), np.array([int(solutions[number].outcome is R)]))
@@ -96,7 +97,7 @@ def test_solutions_of_different_lengths_share_a_batch_and_nothing_else():
             for y in sorted(seen):  # right before wrong
                 batch.observe(np.array([0]), np.array([t]), np.array([y is R]))
         batch.refresh()
-        alone = batch.summary(sibling_priors(SMALL, np.array([0, 0, 1]), np.array([3, 22, 1]))[number])
+        alone = batch.summary(sibling_priors(SMALL, others, np.array([3, 22, 1]))[number])
         np.testing.assert_allclose(together[number].p_right, alone.p_right[0], atol=1e-12)
         np.testing.assert_allclose(together[number].value, alone.value[0], atol=1e-12)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from stepward.labeling.degenerate import counted_once, is_degenerate
 from stepward.labeling.drawing import cut, draw_all, encode, graded, sample_solutions, solution_id
-from stepward.labeling.evidence import Draw, SolutionEvidence
+from stepward.labeling.evidence import Draw, SolutionEvidence, prefix_nodes
 from stepward.labeling.hard_luck import given_up, marks_of, solve_rate_mark
 from stepward.labeling.outcomes import Basis, Draft, from_answers, from_consensus, from_votes
 from stepward.labeling.plan import Engines, GivenSolution, Labeling
@@ -66,6 +66,7 @@ class _Work:
     prefixes: tuple[Prefix, ...]
     verdicts: tuple[tuple[Verdict, ...], ...]
     scores: tuple[float, ...] = ()
+    nodes: tuple[int, ...] = ()
     draws: list[list[Rollout]] = field(default_factory=list[list[Rollout]])
 
     def evidence(self, on_policy: bool, plan: Labeling, *, everything: bool = False) -> SolutionEvidence:
@@ -81,6 +82,7 @@ class _Work:
             verdicts=self.verdicts if told else (),
             prm_scores=read_through(hint, scores) if hint is not None and scores else scores,
             on_policy=on_policy,
+            nodes=self.nodes,
         )
 
 
@@ -173,7 +175,8 @@ async def _start(
         found = await asyncio.to_thread(engines.reward_model.score, [problem] * len(kept), texts)
         scores = [tuple(round(p, 4) for p in row) for row in found]
     works: list[_Work] = []
-    for i, at_steps, row in zip(kept, verdicts, scores, strict=True):
+    nodes = prefix_nodes([[x.token_ids for x in solutions[i].steps] for i in kept])
+    for i, at_steps, row, path in zip(kept, verdicts, scores, nodes, strict=True):
         prefixes = [Prefix(problem.id, prompt)]
         ids: TokenIds = ()
         for t, step in enumerate(solutions[i].steps):
@@ -181,7 +184,7 @@ async def _start(
             prefixes.append(Prefix(problem.id, prompt, ids, t + 1))
         by_judge = basis.found[i].verdicts or [()] * len(at_steps)
         both = tuple((*a, *b) for a, b in zip(at_steps, by_judge, strict=True))
-        works.append(_Work(solutions[i], tuple(prefixes), both, row, [[] for _ in prefixes]))
+        works.append(_Work(solutions[i], tuple(prefixes), both, row, path, [[] for _ in prefixes]))
     return works
 
 
@@ -306,6 +309,9 @@ def _independent(
     copied_samples = is_degenerate([samples], plan.sampler)
     copied_draws = is_degenerate([d for w in works for d in w.draws], plan.rollout_sampler)
     told = [replace(w, draws=[counted_once(d) for d in w.draws]) if copied_draws else w for w in works]
+    if copied_samples or copied_draws:
+        # Copies drawn for two solutions from one state are still copies: none is evidence on the other.
+        told = [replace(w, nodes=()) for w in told]
     told_samples = counted_once(samples) if copied_samples else list(samples)
     return told, told_samples, copied_samples or copied_draws
 

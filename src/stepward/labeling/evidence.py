@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from stepward.prm.types import Allocation, Counts, Estimate, Outcome, StepLabel, Verdict
+from stepward.prm.types import Allocation, Counts, Estimate, Outcome, StepLabel, TokenIds, Verdict
 
 if TYPE_CHECKING:
     from stepward.labeling.changepoint.hints import HintModel  # it reads this module
@@ -28,6 +28,10 @@ class SolutionEvidence:
         verdicts: For each step the tool verdicts on it, length T (empty tuples where no tool looked).
         prm_scores: For each step a reward model's P(right), length T, or empty where there is none.
         on_policy: True where the completer is the generator (same model, prompt and sampler).
+        nodes: The state that each prefix 0..T is, as ``prefix_nodes`` numbers them within the problem: solutions
+            with the same number at a prefix are in the same state there. ``draws`` are those for this solution
+            alone; the change-point posterior adds those that others drew from the same state. Empty = not known,
+            shared with none.
     """
 
     num_steps: int
@@ -37,12 +41,34 @@ class SolutionEvidence:
     verdicts: tuple[tuple[Verdict, ...], ...] = ()
     prm_scores: tuple[float, ...] = ()
     on_policy: bool = True
+    nodes: tuple[int, ...] = ()
 
     def trials(self, prefix: int) -> tuple[int, int]:
         """(right, right + wrong) among the draws at a prefix: truncated, no_answer and faults left out."""
         draws = self.draws[prefix]
         right = sum(o is Outcome.RIGHT for o in draws)
         return right, right + sum(o is Outcome.WRONG for o in draws)
+
+
+def prefix_nodes(solutions: Sequence[Sequence[TokenIds]]) -> list[tuple[int, ...]]:
+    """A number for each state of a problem: two prefixes have the same one where their token ids are the same.
+
+    Args:
+        solutions: The token ids of each step of each solution.
+
+    Returns:
+        For each solution T+1 numbers, 0 for the question. The end of a solution is a state of its own, equal only to
+        another's end: what goes on after the same ids is not there yet.
+    """
+    known: dict[tuple[int, TokenIds, bool], int] = {}
+    nodes: list[tuple[int, ...]] = []
+    for steps in solutions:
+        path = [0]
+        for t, ids in enumerate(steps, 1):
+            # A chain of (state before, ids of the step) names the whole prefix, step boundaries included.
+            path.append(known.setdefault((path[-1], tuple(ids), t == len(steps)), len(known) + 1))
+        nodes.append(tuple(path))
+    return nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from stepward.labeling.estimators.registry import (
     make_estimator,
     undecided,
 )
-from stepward.labeling.evidence import LabelingConstants, SolutionEvidence, SolutionLabels
+from stepward.labeling.evidence import LabelingConstants, SolutionEvidence, SolutionLabels, prefix_nodes
 from stepward.labeling.fusion import FusionRule
 from stepward.labeling.source_quality import read_through
 from stepward.prm.dataset.contract import one_chunk
@@ -136,24 +136,40 @@ def stored_solutions(table: pa.Table, rollouts: pa.Table | None = None) -> list[
     rows = _lean(table).to_pylist()
     drawn = _drawn(rollouts) if rollouts is not None else {}
     samples = _sampled_outcomes(rows)
-    return [_stored(row, drawn.get(row["solution_id"]), samples[row["problem_id"]]) for row in rows]
+    nodes = _nodes(rows)
+    return [
+        _stored(row, drawn.get(row["solution_id"]), samples[row["problem_id"]], path)
+        for row, path in zip(rows, nodes, strict=True)
+    ]
+
+
+def _nodes(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, ...]]:
+    """The state that each prefix of each solution is; none of a problem whose draws are copies (as in the run)."""
+    nodes: list[tuple[int, ...]] = []
+    for _, group in groupby(rows, key=lambda row: row["problem_id"]):
+        found = list(group)
+        if any("degenerate" in (row["marks"] or ()) for row in found):
+            nodes += [()] * len(found)
+        else:
+            nodes += prefix_nodes([[tuple(s["token_ids"]) for s in row["steps"]] for row in found])
+    return nodes
 
 
 def _lean(table: pa.Table) -> pa.Table:
-    """What evidence is made of, without texts and token ids."""
+    """What evidence is made of, without texts."""
     lists = one_chunk(table["steps"])
     steps = lists.flatten()
     # Offsets of a slice do not begin at 0; those of the flattened values do.
     lengths = pc.list_value_length(lists).to_numpy()
     offsets = pa.array([0, *lengths.cumsum().tolist()], pa.int32())
     fields = {
-        "num_tokens": pc.list_value_length(steps.field("token_ids")),
+        "token_ids": steps.field("token_ids"),
         "verdicts": steps.field("verdicts"),
         "hint": steps.field("hint"),
     }
     lean = pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(list(fields.values()), list(fields)))
     names = ("problem_id", "solution_id", "solution_seed", "ids_from", "outcome", "allocation", "prefixes", "policy",
-             "completer")  # fmt: skip
+             "completer", "marks")  # fmt: skip
     return table.select(names).append_column("steps", lean)
 
 
@@ -180,7 +196,9 @@ def _sampled_outcomes(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Outco
     return found
 
 
-def _stored(row: Mapping[str, Any], drawn: list[_Drawn] | None, samples: list[Outcome]) -> StoredSolution:
+def _stored(
+    row: Mapping[str, Any], drawn: list[_Drawn] | None, samples: list[Outcome], nodes: tuple[int, ...]
+) -> StoredSolution:
     counts = tuple(estimate_of(p).counts for p in row["prefixes"])
     steps: list[dict[str, Any]] = row["steps"]
     outcome = Outcome(row["outcome"] or "error")
@@ -196,12 +214,13 @@ def _stored(row: Mapping[str, Any], drawn: list[_Drawn] | None, samples: list[Ou
     hints = [s["hint"] for s in steps]
     evidence = SolutionEvidence(
         num_steps=len(steps),
-        step_tokens=tuple(s["num_tokens"] for s in steps),
+        step_tokens=tuple(len(s["token_ids"]) for s in steps),
         outcome=outcome,
         draws=tuple(tuple(d) for d in draws),
         verdicts=tuple(tuple(verdict_of(v) for v in s["verdicts"]) for s in steps),
         prm_scores=() if None in hints else tuple(hints),
         on_policy=sampled and row["policy"] == row["completer"],
+        nodes=nodes,
     )
     return StoredSolution(row["problem_id"], Allocation(row["allocation"]), evidence, counts)
 

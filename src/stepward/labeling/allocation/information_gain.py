@@ -2,7 +2,9 @@
 
 At prefix t a rollout tells about the event A = {no error in the first t steps}: the mutual information of its
 outcome and A under the change-point posterior, in nats, over the tokens it is expected to cost. Each solution
-gets the best of its prefixes once a round while that is worth ``price``; solutions are never batched within.
+gets the best of its prefixes once a round while that is worth ``price``; solutions are never batched within. Where
+solutions begin with the same tokens a prefix is one state of them all: its gain is the sum over them, it is drawn
+once (for the first of them), and no other prefix of theirs is drawn in that round.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +13,11 @@ from functools import cache
 from importlib.util import find_spec
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepward.labeling.changepoint.grid import Array, Grid, make_grid
 from stepward.labeling.changepoint.problem import posteriors
+from stepward.labeling.changepoint.sharing import node_table
 from stepward.labeling.evidence import Draw, LabelingConstants, SolutionEvidence
 from stepward.prm.types import Allocation
 
@@ -66,7 +70,7 @@ class InformationGain:
         return Allocation.INFORMATION_GAIN
 
     def next_draws(self, solutions: Sequence[SolutionEvidence]) -> list[Draw]:
-        """At most one draw a solution: its best prefix, where that is worth the price."""
+        """At most one draw on a solution's path: its best prefix, where that is worth the price."""
         if all(s.num_steps < 2 for s in solutions):
             return []
         grid = make_grid(
@@ -75,15 +79,29 @@ class InformationGain:
             axis_points=self.constants.axis_points,
         )
         scores = self._scores(solutions, self._gains(solutions, grid))
+        scores[[not self._has_room(s) for s in solutions]] = -1.0
+        return self._chosen(scores, node_table(solutions))
+
+    def _chosen(self, scores: Array, nodes: NDArray[np.int64]) -> list[Draw]:
+        """The best prefix first, then the best among solutions that it says nothing of, while worth the price."""
+        draws: list[Draw] = []
+        open_rows = np.ones(len(scores), np.bool_)
+        shared = bool((nodes >= 0).any())
         top = scores.max(axis=1)
         best = (scores >= top[:, None] * (1 - _CLOSE)).argmax(axis=1)
-        return [
-            Draw(number, prefix)
-            for number, (prefix, score, evidence) in enumerate(
-                zip(best.tolist(), top.tolist(), solutions, strict=True)
-            )
-            if score >= self.constants.price * (1 - _CLOSE) and self._has_room(evidence)
-        ]
+        order = np.argsort(-top, kind="stable") if shared else range(len(scores))
+        for number in order:
+            if not open_rows[number] or top[number] < self.constants.price * (1 - _CLOSE):
+                continue
+            prefix = int(best[number])
+            rows = [int(number)]
+            if shared and (node := nodes[number, prefix]) >= 0:
+                rows = np.flatnonzero(nodes[:, prefix] == node).tolist()
+            ready = [row for row in rows if open_rows[row]]
+            open_rows[rows] = False
+            if len(ready) == len(rows):
+                draws.append(Draw(next(row for row in rows if scores[row, prefix] >= 0), prefix))
+        return sorted(draws, key=lambda d: d.solution)
 
     def _gains(self, solutions: Sequence[SolutionEvidence], grid: Grid) -> list[Array]:
         if self.compiled or (self.compiled is None and _worth_compiling()):
@@ -119,6 +137,12 @@ class InformationGain:
         np.cumsum(tokens[:, ::-1], axis=1, out=tokens[:, ::-1])
         # What stands to the right of a solution's own steps are ones: longest + 1 - T of them.
         rest = tokens - (longest + 1 - np.array([[s.num_steps] for s in solutions]))
+        nodes = node_table(solutions)
+        if (at := (nodes >= 0) & (nats >= 0)).any():
+            # A rollout from a state that solutions share tells all of them the same, and is paid once.
+            through = np.bincount(nodes[at])[nodes[at]]
+            nats[at] = np.bincount(nodes[at], nats[at])[nodes[at]]
+            rest[at] = np.bincount(nodes[at], rest[at])[nodes[at]] / through
         return nats / np.maximum(rest + self.overhead_tokens, 1.0)
 
     def _has_room(self, evidence: SolutionEvidence) -> bool:

@@ -12,6 +12,8 @@ benchmark's simulator is built on these functions too.
 import numba as nb
 import numpy as np
 
+from stepward.labeling.changepoint import sharing
+
 _FAST = {"fastmath": True, "cache": True, "error_model": "numpy"}
 
 
@@ -156,13 +158,14 @@ def gain(p, y, y_right):
 
 
 @nb.njit(**_FAST)
-def pooled_prior(i, messages, steps, below, part, base, blur, num_s0, out):
-    """Base prior times the others' evidence [solutions, P], read at equal hazard and blurred along s0."""
+def pooled_prior(i, messages, speaks, steps, below, part, base, blur, num_s0, out):
+    """Base prior times the others' evidence [solutions, P] where it ``speaks`` [solutions, solutions] for i, read at
+    equal hazard and blurred along s0."""
     size = base.shape[0]
     inner = size // num_s0
     out[:] = 1.0
     for j in range(messages.shape[0]):
-        if j == i:
+        if not speaks[i, j]:
             continue
         total = 0.0
         for s in range(num_s0):
@@ -250,14 +253,18 @@ def outcome_prior(start, base, num_right, num_wrong, out):
         out[p] /= total
 
 
+merged_counts = nb.njit(cache=True)(sharing.merge)
+
+
 @nb.njit(cache=True)
-def problem_gains(pool, steps, outcome, right, trials, factors, told, curve, rows, hazard, number, below, part, rho,
-                  phi, kappa, base, eta, blur, num_s0, like, seen, back, ratio, message, vectors, sums,
-                  out):  # fmt: skip
+def problem_gains(pool, nodes, on_policy, steps, outcome, right, trials, factors, told, curve, rows, hazard, number,
+                  below, part, rho, phi, kappa, base, eta, blur, num_s0, like, seen, back, ratio, message, vectors,
+                  sums, out):  # fmt: skip
     """Information gain at each prefix of each of a problem's S solutions, into ``out`` [S, M+1], M = longest.
 
     Args:
         pool: Each solution's whole evidence informs the others; else their outcomes do.
+        nodes, on_policy: As ``sharing.merge`` reads them.
         steps, outcome: [S]; right, trials: [S, M+1]; factors: [S, M, 3], read where ``told`` [S].
         curve: Curves of several lengths one below the other, [rows, 2, P]; solution i's begin at ``rows[i]``.
         hazard: [lengths, P]; solution i has the length ``number[i]``.
@@ -266,10 +273,11 @@ def problem_gains(pool, steps, outcome, right, trials, factors, told, curve, row
             sums: [3, M+1].
     """
     count = steps.shape[0]
-    num_right = num_wrong = 0
+    own_right, own_trials = right, trials
+    right, trials = np.zeros_like(own_right), np.zeros_like(own_trials)
+    root, speaks = np.empty((count, 2), np.int64), np.empty((count, count), np.bool_)
+    merged_counts(nodes, steps, outcome, own_right, own_trials, on_policy, right, trials, root, speaks)
     for i in range(count):
-        num_right += outcome[i] == 1
-        num_wrong += outcome[i] == 0
         here = curve[rows[i] : rows[i] + steps[i] + 1]
         messages(steps[i], right[i], trials[i], outcome[i], factors[i], told[i], here, hazard[number[i]], rho, phi,
                  kappa, eta, like[i], seen[i], back[i], ratio[i], message[i])  # fmt: skip
@@ -277,11 +285,9 @@ def problem_gains(pool, steps, outcome, right, trials, factors, told, curve, row
     for i in range(count):
         here = curve[rows[i] : rows[i] + steps[i] + 1]
         if pool:
-            pooled_prior(i, message[:count], number, below, part, base, blur, num_s0, prior)
+            pooled_prior(i, message[:count], speaks, number, below, part, base, blur, num_s0, prior)
         else:
-            outcome_prior(
-                here[0, 0], base, num_right - (outcome[i] == 1), num_wrong - (outcome[i] == 0), prior
-            )
+            outcome_prior(here[0, 0], base, root[i, 0], root[i, 1], prior)
         forward_sums(steps[i], like[i], seen[i], back[i], here, hazard[number[i]], rho, kappa, ratio[i], right[i],
                      trials[i], prior, sums[0], sums[1], sums[2], never, good, bad)  # fmt: skip
         for t in range(steps[i] + 1):

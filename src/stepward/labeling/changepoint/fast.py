@@ -13,6 +13,7 @@ from stepward.labeling.changepoint import compiled
 from stepward.labeling.changepoint.grid import ETA, Array, Grid, curves, flatten
 from stepward.labeling.changepoint.pooling import BLUR, length_map
 from stepward.labeling.changepoint.problem import count_into
+from stepward.labeling.changepoint.sharing import node_table
 from stepward.labeling.changepoint.step_evidence import step_likelihoods
 from stepward.labeling.evidence import SolutionEvidence
 
@@ -132,9 +133,10 @@ def information_gains(
             factors[i, : lengths[i]] = step_likelihoods(evidence, precision, recall)
     rows, number, curve, hazard, below, part = _shapes(grid).of(lengths)
     gains = np.empty((count, longest + 1))
+    on_policy = all(s.on_policy for s in solutions)
     compiled.problem_gains(
-        pool, np.array(lengths), outcome, right, trials, factors, told, curve, rows, hazard, number, below, part,
-        points.rho, points.phi, points.kappa, points.prior, ETA, BLUR, len(grid.s0), work.like, work.seen, work.back,
-        work.ratio, work.message, work.vectors, work.sums, gains,
+        pool, node_table(solutions), on_policy, np.array(lengths), outcome, right, trials, factors, told, curve, rows,
+        hazard, number, below, part, points.rho, points.phi, points.kappa, points.prior, ETA, BLUR, len(grid.s0),
+        work.like, work.seen, work.back, work.ratio, work.message, work.vectors, work.sums, gains,
     )  # fmt: skip
     return [gains[i, : steps + 1] for i, steps in enumerate(lengths)]

@@ -36,7 +36,14 @@ def _logit(p: Array) -> Array:
     return np.log(p) - np.log1p(-p)
 
 
-def pooled_priors(grid: Grid, messages: Array, num_steps: NDArray[np.integer], blur: float = BLUR) -> Array:
+def pooled_priors(
+    grid: Grid,
+    messages: Array,
+    num_steps: NDArray[np.integer],
+    blur: float = BLUR,
+    *,
+    speaks: NDArray[np.bool_] | None = None,
+) -> Array:
     """Each solution's prior: the base prior times the likelihood of all others, blurred along s0.
 
     Args:
@@ -45,6 +52,7 @@ def pooled_priors(grid: Grid, messages: Array, num_steps: NDArray[np.integer], b
             factor a solution.
         num_steps: T of each solution.
         blur: Share of the likelihood at an s0 point that moves to each of its two neighbours, in [0, 1/2].
+        speaks: Whose evidence informs whom: [i, j] that of j the prior of i; None = all others do.
 
     Returns:
         Priors, [solutions, P], each summing to 1.
@@ -54,7 +62,7 @@ def pooled_priors(grid: Grid, messages: Array, num_steps: NDArray[np.integer], b
     told = np.ones_like(cube)
     lengths = [int(t) for t in num_steps]
     for j, length in enumerate(lengths):
-        others = [i for i in range(count) if i != j]
+        others = [i for i in range(count) if i != j and (speaks is None or speaks[i, j])]
         if not others:
             continue
         if grid.hazard or len(set(lengths)) == 1:
@@ -74,23 +82,22 @@ def pooled_priors(grid: Grid, messages: Array, num_steps: NDArray[np.integer], b
     return (prior / prior.sum(axis=(1, 2), keepdims=True)).reshape(count, -1)
 
 
-def sibling_priors(grid: Grid, outcomes: NDArray[np.integer], num_steps: NDArray[np.integer]) -> Array:
+def sibling_priors(grid: Grid, others: NDArray[np.integer], num_steps: NDArray[np.integer]) -> Array:
     """Without pooling: the base prior times the likelihood of the other solutions' outcomes only.
 
     Args:
         grid: The grid, P points.
-        outcomes: 1 right, 0 wrong, -1 unknown, [solutions].
+        others: Right and wrong outcomes of the others, for each solution, [solutions, 2].
         num_steps: T of each solution.
 
     Returns:
         Priors, [solutions, P], each summing to 1.
     """
     base = flatten(grid).prior
-    priors = np.empty((len(outcomes), grid.size))
+    priors = np.empty((len(others), grid.size))
     for i, steps in enumerate(num_steps):
         start = curves(grid, int(steps)).value[0, 0]
-        right = int((outcomes == 1).sum() - (outcomes[i] == 1))
-        wrong = int((outcomes == 0).sum() - (outcomes[i] == 0))
+        right, wrong = (int(n) for n in others[i])
         prior = base * start**right * (1 - start) ** wrong
         priors[i] = prior / prior.sum()
     return priors

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from stepward.labeling.changepoint.chain import ChainBatch
 from stepward.labeling.changepoint.grid import Array, Grid
 from stepward.labeling.changepoint.pooling import pooled_priors, sibling_priors
+from stepward.labeling.changepoint.sharing import merge, node_table
 from stepward.labeling.changepoint.step_evidence import step_likelihoods
 from stepward.labeling.evidence import SolutionEvidence
 from stepward.prm.types import Outcome
@@ -99,11 +100,12 @@ def posteriors(
         return []
     seen = [observe(s, unfinished_as_wrong=unfinished_as_wrong) for s in solutions]
     num_steps = np.array([s.num_steps for s in solutions], np.int64)
+    seen, root, speaks = _shared(solutions, seen)
     batch = _batch(solutions, seen, grid, precision or {}, recall or {})
     if pool:
-        priors = pooled_priors(grid, batch.evidence(), num_steps)
+        priors = pooled_priors(grid, batch.evidence(), num_steps, speaks=speaks)
     else:
-        priors = sibling_priors(grid, np.array([o.outcome for o in seen]), num_steps)
+        priors = sibling_priors(grid, root, num_steps)
     summary = batch.summary(priors)
     gain = summary.information_gain()
     variance = batch.value_variance(priors) if with_variance else None
@@ -122,6 +124,25 @@ def posteriors(
             )
         )
     return found
+
+
+def _shared(
+    solutions: Sequence[SolutionEvidence], seen: Sequence[Observed]
+) -> tuple[list[Observed], NDArray[np.int64], NDArray[np.bool_]]:
+    """The counts with those of equal states merged, and what ``merge`` calls ``root`` and ``speaks``."""
+    count, nodes = len(solutions), node_table(solutions)
+    right, trials, merged_right, merged_trials = np.zeros((4, *nodes.shape), np.int64)
+    for row, own in enumerate(seen):
+        right[row, : len(own.right)], trials[row, : len(own.trials)] = own.right, own.trials
+    root, speaks = np.empty((count, 2), np.int64), np.empty((count, count), np.bool_)
+    steps, outcome = np.array([s.num_steps for s in solutions]), np.array([o.outcome for o in seen])
+    on_policy = all(s.on_policy for s in solutions)
+    merge(nodes, steps, outcome, right, trials, on_policy, merged_right, merged_trials, root, speaks)
+    merged = [
+        Observed(own.outcome, merged_right[row, : len(own.right)], merged_trials[row, : len(own.trials)])
+        for row, own in enumerate(seen)
+    ]
+    return merged, root, speaks
 
 
 def _batch(

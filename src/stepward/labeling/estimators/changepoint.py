@@ -23,7 +23,7 @@ CONFIDENCE = 0.8
 """Posterior probability that a hard label needs."""
 
 
-@register("changepoint", version="2", valid_for=set(Allocation))
+@register("changepoint", version="3", valid_for=set(Allocation))
 def changepoint(
     solutions: Sequence[SolutionEvidence],
     counts: Sequence[Sequence[Counts]],
@@ -72,9 +72,13 @@ def changepoint(
     unfinished = any(c.truncated + c.no_answer for row in counts for c in row)
     unfinished = unfinished or any(s.outcome.value in ("truncated", "no_answer") for s in solutions)
     other = read(unfinished_as_wrong=True) if truncated_as == "bounds" and unfinished else main
+    known = [_is_known_of(s, truncated_as) for s in solutions]
+    spoken = {n for s, k in zip(solutions, known, strict=True) if k for n in s.nodes[1:]}
     return [
-        _label(evidence, row, a, b, truncated_as, confidence)
-        for evidence, row, a, b in zip(solutions, counts, main, other, strict=True)
+        _label(
+            evidence, row, a, b, truncated_as, confidence, known=k or not spoken.isdisjoint(evidence.nodes)
+        )
+        for evidence, row, a, b, k in zip(solutions, counts, main, other, known, strict=True)
     ]
 
 
@@ -85,6 +89,8 @@ def _label(
     other: SolutionPosterior,
     truncated_as: TruncatedAs,
     confidence: float,
+    *,
+    known: bool,
 ) -> SolutionLabels:
     steps = evidence.num_steps
     low, high = _interval(main.value, main.variance)
@@ -99,7 +105,6 @@ def _label(
     if own is not None:
         estimates[-1] = Estimate(row[-1], float(own), float(own), float(own))
     labels: list[StepLabel] = []
-    known = _is_known_of(evidence, truncated_as)
     for i in range(steps):
         readings = {_hard(p, i, confidence) for p in (main, other)}
         sure = known and len(readings) == 1 and not too_truncated(row[i + 1])
