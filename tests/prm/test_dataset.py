@@ -251,6 +251,7 @@ DAMAGES = {
     "edited": lambda d: flip_byte(d / "rollouts/shard-00000.parquet"),
     "swapped": lambda d: swap(d / "solutions/shard-00000.parquet", d / "solutions/shard-00001.parquet"),
     "missing": lambda d: (d / "solutions/shard-00002.parquet").unlink(),
+    "a folder": lambda d: folder_for(d / "solutions/shard-00002.parquet"),
     "added": lambda d: shutil.copy(d / "solutions/shard-00000.parquet", d / "solutions/shard-00003.parquet"),
     "manifest edited": lambda d: edit(d / "manifest.json", '"k": 4', '"k": 5'),
     "checksum edited": lambda d: edit(d / "manifest.json", '"num_rows": 1,', '"num_rows": 3,'),
@@ -264,6 +265,11 @@ def flip_byte(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
+
+
+def folder_for(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
 
 
 def swap(a: Path, b: Path) -> None:

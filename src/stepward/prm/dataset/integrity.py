@@ -1,11 +1,12 @@
 """Is a dataset on disk what was written? Finds a cut, swapped, edited, missing or added shard."""
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepward.prm.dataset.folder import TABLES, read_receipts, stored_manifest
-from stepward.prm.dataset.manifest import FileReceipt, Totals, fingerprint_of
+from stepward.prm.dataset.folder import TABLES, names_in, read_receipts, stored_manifest
+from stepward.prm.dataset.manifest import FileReceipt, fingerprint_of, sum_of
 from stepward.prm.errors import StoreError
 
 
@@ -51,33 +52,35 @@ def verify(folder: str | Path) -> Verification:
     if sealed:
         if fingerprint_of(shards) != manifest.fingerprint:
             faults.append("manifest.json: the fingerprint is not that of its shards; it was edited")
-        if sum((s.totals for s in shards), Totals()) != manifest.totals:
+        if sum_of(s.totals for s in shards) != manifest.totals:
             faults.append("manifest.json: the totals are not the sum of its shards; it was edited")
     for shard in shards:
         # Bytes that were written hold the rows that were written: nothing but the checksum need be looked at.
-        faults += [fault for file in shard.files if (fault := file_fault(path / file.path, file)) is not None]
+        faults += [fault for file in shard.files if (fault := file_fault(path, file)) is not None]
         if sealed and receipts.get(shard.index) not in (None, shard):
             faults.append(f"receipt of shard {shard.index}: it is not what manifest.json states")
     known = {f.path for s in shards for f in s.files}
-    stray = [
-        p for table in TABLES for p in sorted((path / table).glob("*")) if f"{table}/{p.name}" not in known
-    ]
+    there = [f"{table}/{name}" for table in TABLES for name in names_in(path / table)]
     if sealed:
-        faults += [f"{p.relative_to(path).as_posix()}: no shard of this dataset; it was added" for p in stray]
+        faults += [
+            f"{place}: no shard of this dataset; it was added" for place in there if place not in known
+        ]
     num_bytes = sum(f.num_bytes for s in shards for f in s.files)
     return Verification(sealed, len(shards), num_bytes, tuple(faults))
 
 
-def file_fault(path: Path, stated: FileReceipt) -> str | None:
-    """What is wrong with a file, or None where its bytes are those that were written."""
+def file_fault(folder: Path, stated: FileReceipt) -> str | None:
+    """What is wrong with a file of a folder, or None where its bytes are those that were written."""
     try:
-        size = path.stat().st_size
+        with open(f"{folder}/{stated.path}", "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != stated.num_bytes:
+                return f"{stated.path}: has {size} bytes, {stated.num_bytes} were written; it was cut or replaced"
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         return f"{stated.path}: missing"
-    if size != stated.num_bytes:
-        return f"{stated.path}: has {size} bytes, {stated.num_bytes} were written; it was cut or replaced"
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as fault:
+        return f"{stated.path}: cannot be read ({fault.strerror})"
     return (
         None if digest == stated.sha256 else f"{stated.path}: the checksum differs; it was edited or swapped"
     )

@@ -8,8 +8,8 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
 from stepward.prm.errors import StoreError
@@ -109,16 +109,24 @@ class Totals:
 
     def __add__(self, other: "Totals") -> "Totals":
         """Counts added name by name."""
-        merged: dict[str, Any] = {}
-        for f in fields(self):
-            mine: Any = getattr(self, f.name)
-            theirs: Any = getattr(other, f.name)
-            merged[f.name] = mine + theirs if isinstance(mine, int) else _added(mine, theirs)
-        return Totals(**merged)
+        return sum_of((self, other))
 
 
-def _added(mine: Mapping[str, int], theirs: Mapping[str, int]) -> dict[str, int]:
-    return dict(Counter(mine) + Counter(theirs))
+def sum_of(parts: Iterable[Totals]) -> Totals:
+    """Totals of all parts together, counts added name by name."""
+    numbers: Counter[str] = Counter()
+    tallies: dict[str, Counter[str]] = {name: Counter() for name in _TALLIES}
+    for part in parts:
+        for name in _NUMBERS:
+            numbers[name] += getattr(part, name)
+        for name, tally in tallies.items():
+            tally.update(getattr(part, name))
+    whole: dict[str, Any] = {**numbers, **{name: dict(+tally) for name, tally in tallies.items()}}
+    return Totals(**whole)
+
+
+_NUMBERS = ("problems", "solutions", "rollouts", "steps", "prompt_tokens", "generated_tokens")
+_TALLIES = ("labels", "first_errors", "outcomes", "draws", "sources", "licences")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +203,8 @@ class Manifest:
 
     def identity(self) -> dict[str, Any]:
         """The fields that decide the rows, as JSON values."""
-        row = _to_json(self)
+        # Without what came out, of which there is a receipt a shard: none of it decides rows.
+        row = _to_json(replace(self, totals=None, shards=()))
         return {name: row[name] for name in _IDENTITY}
 
     def to_json(self) -> str:

@@ -43,9 +43,9 @@ from stepward.prm.dataset.manifest import (
     FileReceipt,
     Manifest,
     Receipt,
-    Totals,
     canonical_json,
     fingerprint_of,
+    sum_of,
 )
 from stepward.prm.dataset.schema import (
     check_rollouts,
@@ -239,7 +239,7 @@ class ShardStore:
                 f"sealing {self.folder}: finished are the shards {sorted(receipts)[:20]}; a dataset has at least "
                 "one, numbered from 0 without a gap. Run again with --resume to write the others"
             )
-        totals = sum((s.totals for s in shards), Totals())
+        totals = sum_of(s.totals for s in shards)
         note = self.manifest.contamination if contamination is None else contamination
         sealed = replace(
             self.manifest,
