@@ -1,7 +1,7 @@
 """Labelling methods on real rollouts: drawn without replacement from a log, judged by machine-checked first errors.
 
     python -m benchmarks.replay_log                    # makes the log; a part of it is enough
-    python -m benchmarks.replay [FOLDER ...] [--pilot-problems 24] [--replays 3]
+    python -m benchmarks.replay [FOLDER ...] [--pilot-problems 20] [--replays 3]
     python -m benchmarks.labeling_report
 
 Everything runs through the package's own allocation rules and estimators. The first problems of the log are the
@@ -24,6 +24,7 @@ from benchmarks.replay_log import log_folder
 from benchmarks.replay_methods import (
     Labeled,
     Logged,
+    OneStateOnce,
     active_curve,
     by_rule,
     decoded,
@@ -37,11 +38,14 @@ from stepward.labeling.changepoint.refit import refit
 from stepward.labeling.evidence import LabelingConstants
 
 OUT = Path(__file__).parent / "results" / "labeling_replay.json"
-PRICES = np.concatenate([[1e30], np.geomspace(3e-2, 3e-5, 15)])
+PRICES = np.concatenate([[1e30], np.geomspace(3e-2, 2e-4, 12)])
 """Nats a token; a solution has some thirty tokens, so that the product's default price is near 1e-3."""
+GOAL = "single, fine grid refitted"
+"""The reading whose figures have goals."""
 PILOT_K = 16
 REPLICATES = 1000
 KS = (1, 2, 3, 4, 6, 8)
+OMEGA_KS = (*KS, 12, 16)
 FRACTIONS = (0.05, 0.10, 0.15, 0.25, 0.50, 1.0)
 OTHERS = ("scan", "rest_mcts", "genprm_relative", "pav")
 
@@ -152,7 +156,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folders", type=Path, nargs="*", default=[log_folder("default")])
-    parser.add_argument("--pilot-problems", type=int, default=24)
+    parser.add_argument("--pilot-problems", type=int, default=20)
     parser.add_argument("--replays", type=int, default=3)
     parser.add_argument("--problems", type=int, help="only so many after the pilot's")
     parser.add_argument(
@@ -170,19 +174,31 @@ def main() -> None:
 
     fine = fitted(pilot, FINE_POINTS)
     readings = {
-        "pooled, default grid": (LabelingConstants(), True),
-        "single, default grid": (LabelingConstants(), False),
-        "single, fine grid refitted": (fine, False),
+        GOAL: (fine, False, True),
+        "pooled, fine grid refitted": (fine, True, True),
+        "pooled, default grid": (LabelingConstants(), True, True),
+        "single, default grid": (LabelingConstants(), False, True),
+        "single, fine grid refitted, equal states apart": (fine, False, False),
     }
     fixed = {k: replayed(by_rule, FixedK(k), "math_shepherd", min_trials=1) for k in KS}
-    omega = {k: replayed(by_rule, BinarySearch(k), "omegaprm") for k in KS}
-    stop = {k: replayed(by_rule, StopAtFirstRight(k), "math_shepherd", min_trials=1) for k in KS}
+    omega, omega_once = (
+        {k: replayed(by_rule, BinarySearch(k), "omegaprm", once=once) for k in OMEGA_KS}
+        for once in (False, True)
+    )
+    stop, stop_once = (
+        {k: replayed(by_rule, StopAtFirstRight(k), "math_shepherd", min_trials=1, once=once) for k in KS}
+        for once in (False, True)
+    )
+    fixed_once = replayed(by_rule, FixedK(8), "math_shepherd", min_trials=1, once=True)
     soft = replayed(by_rule, FixedK(8), "math_shepherd_soft", threshold=soft_threshold(pilot))
     peers: dict[str, list[Labeled]] = {
         "Math-Shepherd K=8 hard": fixed[8],
         "Math-Shepherd K=8 soft, threshold of the pilot": soft,
+        "Math-Shepherd K=8 hard, a state once": fixed_once,
         "OmegaPRM, best K": omega[best(boot, omega)],
+        "OmegaPRM, best K, a state once": omega_once[best(boot, omega_once)],
         "stop at first right, best K": stop[best(boot, stop)],
+        "stop at first right, best K, a state once": stop_once[best(boot, stop_once)],
     }
     peers |= {f"{name}, K=8": replayed(by_rule, FixedK(8), name) for name in OTHERS}
     report: dict = {
@@ -192,20 +208,26 @@ def main() -> None:
         "stop_best_k": best(boot, stop),
         "axis_weights": {
             name: {k: [round(x, 4) for x in v] for k, v in constants.axis_weights.items()}
-            for name, (constants, _) in readings.items()
+            for name, (constants, *_) in readings.items()
         },
     }  # fmt: skip
     settings = ("solutions", "problems", "pilot_problems", "replays")
     kept = json.loads(args.out.read_text()) if args.out.exists() else {}
     if all(kept.get(name) == report[name] for name in settings):
         report = {**kept, **report}
-    for label, (constants, pool) in readings.items():
+    for label, (constants, pool, share) in readings.items():
         if args.readings is not None and label not in args.readings:
             continue
-        decoder = {k: replayed(decoded, FixedK(k), constants, pool=pool) for k in (1, 2, 4, 8)}
+        reads = {"pool": pool, "share": share}
+        decoder = {k: replayed(decoded, FixedK(k), constants, **reads) for k in (2, 8)}
         rivals = {"Math-Shepherd K=8 + decoder": decoder[8], **peers}
+        if share:
+            # The same decoder on a peer that spends nothing twice on one state.
+            rivals["Math-Shepherd K=8 + decoder, a state once"] = replayed(
+                decoded, OneStateOnce(FixedK(8)), constants, **reads
+            )
         for overhead in (0.0, 60.0):
-            curve = replayed(active_curve, PRICES, constants, pool=pool, overhead=overhead)
+            curve = replayed(active_curve, PRICES, constants, overhead=overhead, **reads)
             scores, tokens = boot.f1(curve), boot.tokens(curve, overhead)
             budget = float(boot.tokens(fixed[8], overhead)[0, 0])
             report[f"{label}, overhead {overhead:.0f}"] = {
@@ -224,14 +246,15 @@ def main() -> None:
                         | {f"Math-Shepherd K={k} + decoder": v for k, v in decoder.items()}
                         | {f"Math-Shepherd K={k} hard": v for k, v in fixed.items()}
                         | {f"OmegaPRM K={k}": v for k, v in omega.items()}
+                        | {f"OmegaPRM K={k}, a state once": v for k, v in omega_once.items()}
                         | {f"stop at first right K={k}": v for k, v in stop.items()}
                     ).items()
                 },
             }
+            args.out.write_text(json.dumps(report, indent=1) + "\n")
             print(
                 f"{label}, overhead {overhead:.0f}: {time.process_time() - began:.0f} CPU seconds", flush=True
             )
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

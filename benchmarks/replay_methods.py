@@ -16,7 +16,7 @@ from stepward.labeling.changepoint.problem import SolutionPosterior, posteriors
 from stepward.labeling.estimators.registry import make_estimator
 from stepward.labeling.evidence import AllocationRule, Draw, LabelingConstants, SolutionEvidence, prefix_nodes
 from stepward.prm.dataset.store import open_dataset
-from stepward.prm.types import Counts, LabeledSolution, Outcome, Rollout
+from stepward.prm.types import Allocation, Counts, LabeledSolution, Outcome, Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,17 +245,56 @@ def decoded(
     return Labeled(predicted, tokens, rollouts, confidence, errors, np.array(theta))
 
 
+def merged(evidence: Sequence[SolutionEvidence]) -> list[SolutionEvidence]:
+    """Evidence as a method has it that knows equal states: the draws of each, in every solution through it."""
+    pools: dict[int, tuple[Outcome, ...]] = {}
+    for each in evidence:
+        for node, draws in zip(each.nodes[1:], each.draws[1:], strict=True):
+            pools[node] = pools.get(node, ()) + draws
+    return [replace(e, draws=(e.draws[0], *(pools[node] for node in e.nodes[1:]))) for e in evidence]
+
+
+@dataclass(frozen=True, slots=True)
+class OneStateOnce:
+    """A peer's rule that looks up what was drawn at an equal state, and draws there for one solution only."""
+
+    rule: AllocationRule
+
+    @property
+    def kind(self) -> Allocation:
+        """The rule's own."""
+        return self.rule.kind
+
+    def next_draws(self, solutions: Sequence[SolutionEvidence]) -> list[Draw]:
+        """What the rule asks; of several solutions that ask at one state the first gets the rollouts."""
+        asked = self.rule.next_draws(merged(solutions))
+        first: dict[int, int] = {}
+        for draw in asked:
+            first.setdefault(solutions[draw.solution].nodes[draw.prefix], draw.solution)
+        return [d for d in asked if first[solutions[d.solution].nodes[d.prefix]] == d.solution]
+
+
 def by_rule(
-    problems: Sequence[Sequence[Logged]], rule: AllocationRule, labeler: str, *, seed: int, **options: object
+    problems: Sequence[Sequence[Logged]],
+    rule: AllocationRule,
+    labeler: str,
+    *,
+    seed: int,
+    once: bool = False,
+    **options: object,
 ) -> Labeled:
-    """A registered estimator on a rule's rollouts. What it leaves undecided counts as "no step is wrong"."""
+    """A registered estimator on a rule's rollouts. What it leaves undecided counts as "no step is wrong".
+
+    ``once``: as a method that knows equal states (``OneStateOnce``); else each solution by itself, as the papers.
+    """
     estimator = make_estimator(labeler, allocation=rule.kind, truncated_as="wrong", **options)
     predicted, errors, tokens, rollouts = [], [], [], []
     for number, problem in enumerate(problems):
         replay = Replay(problem, number, seed)
-        replay.follow(rule)
-        counts = [counts_of(replay, i) for i in range(len(problem))]
-        for i, labels in enumerate(estimator.estimate(replay.evidence, counts)):
+        replay.follow(OneStateOnce(rule) if once else rule)
+        seen = merged(replay.evidence) if once else replay.evidence
+        counts = [counts_of(problem, i, e) for i, e in enumerate(seen)]
+        for i, labels in enumerate(estimator.estimate(seen, counts)):
             steps = problem[i].num_steps
             predicted.append(steps + 1 if labels.first_error is None else labels.first_error + 1)
             errors.append(replay.value_error(i, [e.value for e in labels.estimates]))
@@ -268,13 +307,13 @@ def by_rule(
     )  # fmt: skip
 
 
-def counts_of(replay: Replay, number: int) -> list[Counts]:
+def counts_of(problem: Sequence[Logged], number: int, evidence: SolutionEvidence) -> list[Counts]:
     """The counts that a row would hold: draws, the problem's outcomes at prefix 0, its own at T."""
     counts = []
-    for t, draws in enumerate(replay.draws[number]):
+    for t, draws in enumerate(evidence.draws):
         told = list(draws)
-        told += [s.outcome for s in replay.problem] if t == 0 else []
-        told += [replay.problem[number].outcome] if t == replay.problem[number].num_steps else []
+        told += [s.outcome for s in problem] if t == 0 else []
+        told += [problem[number].outcome] if t == problem[number].num_steps else []
         tally = {o.value: told.count(o) for o in set(told)}
         counts.append(Counts(**tally, n_unique=len(told)))
     return counts
