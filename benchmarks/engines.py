@@ -142,7 +142,12 @@ def vllm_rows(found: dict[str, Any], name: str) -> list[Row]:
     """Rows of what ``engines_vllm`` printed."""
     what = f"{name}, {found['in_flight']} in flight, {found['vllm']}"
     rows: list[Row] = []
-    for key, unit, goal in (("wall", "tokens a second", SHARE), ("cpu", "tokens a CPU second", None)):
+    kinds = (
+        ("wall", "tokens a second", SHARE),
+        ("undisturbed", "tokens a second, less what the engine waited for a core", SHARE),
+        ("cpu", "tokens a CPU second", None),
+    )
+    for key, unit, goal in kinds:
         rate = found[key]
         rows += [
             Row(f"vllm: labelling against the raw engine, seeded ({what}, {unit})", rate["ours"], rate["raw"], goal,
@@ -150,6 +155,11 @@ def vllm_rows(found: dict[str, Any], name: str) -> list[Row]:
             Row(f"vllm: labelling against the raw engine without seeds ({what}, {unit})", rate["ours"],
                 rate["unseeded"]),
         ]  # fmt: skip
+    client = found["client_us_a_token"]
+    rows.append(
+        Row(f"vllm: CPU of the calling process a token [us] ({what})", client["ours"], client["raw"],
+            lower_is_better=True)
+    )  # fmt: skip
     rows.append(
         Row(
             f"vllm: prefix-cache hits, of those that the tree allows ({what})",
