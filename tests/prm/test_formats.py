@@ -91,9 +91,9 @@ def test_what_a_format_says_it_holds_survives_the_way_out_and_in(name, row):
         assert row.labels[steps].label is None
         assert [s.label for s in back.labels] == [s.label for s in row.labels[:steps]]
     else:
-        held = format_named(name).holds
+        held = format_named(name).held(row)
         assert only(back, held) == only(row, held)
-    assert set(lost(row, format_named(name).holds)) <= set(report.lost)
+    assert set(lost(row, format_named(name).held(row))) <= set(report.lost)
 
 
 @pytest.mark.parametrize("name", BOTH_WAYS)
@@ -288,6 +288,21 @@ def test_processbench_leaves_out_what_is_not_known_to_be_right_or_wrong():
     written, report = write_out("processbench", right, wrong, unknown)
     assert [row["label"] for row in written] == [-1, 1]
     assert report.left_out == {"it is not known whether a step is wrong": 1}
+
+
+def test_processbench_loses_labels_only_behind_the_first_error_and_who_sampled_only_beyond_a_name():
+    row = made(labels=(1, 0, None), steps=("a", "b", "c"), generator="m", outcome=Outcome.WRONG)
+    row = replace(row, labeler=replace(row.labeler, name="human"))
+    _, report = write_out("processbench", row)
+    assert set(report.lost) == {"problem_id", "source"}
+    more = replace(
+        row,
+        labels=(*row.labels[:2], replace(row.labels[2], label=1, decided_by="human")),
+        policy=replace(row.policy, revision="abc"),
+        solution=replace(row.solution, outcome=Outcome.TRUNCATED),
+    )
+    _, report = write_out("processbench", more)
+    assert set(report.lost) == {"problem_id", "source", "label", "decided_by", "policy", "outcome"}
 
 
 def test_labels_up_to_the_first_error_say_nothing_of_what_follows():

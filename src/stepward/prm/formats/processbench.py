@@ -6,7 +6,7 @@ Zheng et al. 2024, arXiv 2412.06559. What follows the first error has no label, 
 from stepward.prm.errors import FormatError
 from stepward.prm.formats.foreign import Row, contract_row, foreign_problem, labels_to_first_error, texts
 from stepward.prm.formats.registry import Format, row_by_row
-from stepward.prm.types import LabeledSolution, Outcome
+from stepward.prm.types import LabeledSolution, LabelerInfo, Outcome, PolicyInfo
 
 
 def read(row: Row, source: str) -> list[LabeledSolution]:
@@ -44,10 +44,31 @@ def _write(solution: LabeledSolution) -> Row | str:
     }
 
 
+_HUMAN = LabelerInfo("human", "", "")
+
+
+def _stops_at_first_error(row: LabeledSolution) -> bool:
+    return [s.label for s in row.labels] == labels_to_first_error(row.first_error, len(row.labels))
+
+
+def _by_people(row: LabeledSolution) -> bool:
+    said = ("" if s.label is None else "human" for s in row.labels)
+    return _stops_at_first_error(row) and all(
+        s.decided_by == by for s, by in zip(row.labels, said, strict=True)
+    )
+
+
 PROCESSBENCH = Format(
     "processbench",
     "ProcessBench {id, generator, problem, steps, final_answer_correct, label}",
     read,
     row_by_row(_write),
     frozenset({"solution_id"}),
+    {
+        "label": _stops_at_first_error,
+        "decided_by": _by_people,
+        "labeler": lambda row: row.labeler == _HUMAN,
+        "outcome": lambda row: row.solution.outcome in (Outcome.RIGHT, Outcome.WRONG),
+        "policy": lambda row: row.policy == PolicyInfo(row.policy.name, "", "elsewhere"),
+    },
 )

@@ -7,7 +7,7 @@ A format is a file of this folder with a ``Format`` in it. Reading turns one for
 import importlib
 import pkgutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import groupby
@@ -50,6 +50,7 @@ class Format:
         read: None where it is only written.
         write: None where it is only read.
         holds: Names of ``fields.FIELDS`` that survive a round trip.
+        holds_if: Names of others that survive where what they say is something that the format can say.
     """
 
     name: str
@@ -57,6 +58,13 @@ class Format:
     read: Reader | None = None
     write: Writer | None = None
     holds: frozenset[str] = frozenset()
+    holds_if: Mapping[str, Callable[[LabeledSolution], bool]] = field(
+        default_factory=dict[str, Callable[[LabeledSolution], bool]]
+    )
+
+    def held(self, row: LabeledSolution) -> frozenset[str]:
+        """Names of the fields of a row that survive a round trip."""
+        return self.holds | {name for name, says in self.holds_if.items() if says(row)}
 
 
 @dataclass(slots=True)
@@ -169,7 +177,7 @@ def export_rows(form: Format, rows: Iterable[LabeledSolution], report: ExportRep
         report.rows += len(written.rows)
         report.left_out += written.left_out
         report.lost += written.cut
-        report.lost += Counter(name for s in solutions for name in lost(s, form.holds))
+        report.lost += Counter(name for s in solutions for name in lost(s, form.held(s)))
         yield from written.rows
 
 

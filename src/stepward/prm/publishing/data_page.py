@@ -46,13 +46,15 @@ def page() -> str:
     rows = ["| format | read | write | holds, beside texts | what it is |", "| --- | --- | --- | --- | --- |"]
     for form in formats().values():
         ways = " | ".join("yes" if way else "no" for way in (form.read, form.write))
-        held = ", ".join(f"`{name}`" for name in sorted(form.holds)) or "-"
-        rows.append(f"| `{form.name}` | {ways} | {held} | {form.about} |")
+        held = ", ".join(
+            [f"`{name}`" for name in sorted(form.holds)] + [f"`{n}`*" for n in sorted(form.holds_if)]
+        )
+        rows.append(f"| `{form.name}` | {ways} | {held or '-'} | {form.about} |")
     table = "\n".join(rows)
     return (
         f"{_HEAD}\n## Table solutions\n\n{describe(SOLUTIONS)}\n## Table rollouts\n\n{describe(ROLLOUTS)}\n"
         "## Foreign formats\n\nWhat a format cannot hold is counted by name when it is written; a row that cannot be "
-        f"read is named with its line.\n\n{table}\n"
+        f"read is named with its line.\n\n{table}\n\n\\* where the format can say what the row says.\n"
     )
 
 
