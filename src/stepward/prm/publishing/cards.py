@@ -229,6 +229,8 @@ def _labels(totals: Totals) -> str:
 def _contamination(note: Mapping[str, Any]) -> str:
     if not note:
         return "Not checked against any benchmark. Check it before you train on it: `stepward audit contamination`."
+    if "benchmarks" not in note:  # known without a comparison, such as solutions replayed from a log
+        return "\n\n".join(str(value) for value in note.values())
     rows = [
         (name, f"{size:,}", str(note["exact"].get(name, 0)), str(note["near"].get(name, 0)))
         for name, size in note["benchmarks"].items()
