@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.labeling import DETAIL
+from benchmarks.replay import GOAL
 from benchmarks.report import RESULTS, Row, write
 
 REPLAY = RESULTS / "labeling_replay.json"
@@ -184,10 +185,11 @@ def replay_rows(replay: dict[str, Any]) -> list[Row]:
     rows: list[Row] = []
     goals = {"Math-Shepherd K=8 + decoder": 4.0, "OmegaPRM, best K": 1.5}
     peers = (*goals, "Math-Shepherd K=8 hard", "stop at first right, best K")
+    peers += tuple(f"{peer}, a state once" for peer in peers)
     for run, found in replay.items():
         if not isinstance(found, dict) or "versus" not in found:
             continue
-        aimed = goals if run.startswith("single, fine") else {}
+        aimed = goals if run.startswith(GOAL + ", overhead") else {}
         rows += [
             Row(
                 f"replay ({run}): times fewer tokens than {peer}",
@@ -195,6 +197,7 @@ def replay_rows(replay: dict[str, Any]) -> list[Row]:
                 goal=aimed.get(peer),
             )
             for peer in peers
+            if peer in found["versus"]
         ]
         rows.append(
             Row(f"replay ({run}): F1 at 25 % of Math-Shepherd's tokens", found["f1_at"]["25%"]["value"])
@@ -245,21 +248,23 @@ def plot_replay(replay: dict[str, Any]) -> None:
             line = axes.plot(
                 spent, [p["f1"]["value"] for p in points], marker=".", label="ours, " + run.rsplit(", ", 1)[0]
             )
-            if run.startswith("single, fine"):
+            if run.startswith(GOAL + ", overhead"):
                 low, high = ([p["f1"][side] for p in points] for side in ("low", "high"))
                 axes.fill_between(
                     spent, low, high, alpha=0.15, color=line[0].get_color(), label="95 % interval"
                 )
-        chosen = next(r for r in runs if r.startswith("single, fine"))
+        chosen = next(r for r in runs if r.startswith(GOAL + ", overhead"))
         kinds = (
-            ("OmegaPRM K=", "", "s", "OmegaPRM"), ("Math-Shepherd K=", " hard", "v", "Math-Shepherd, hard"),
+            ("OmegaPRM K=", "", "s", "OmegaPRM"),
+            ("OmegaPRM K=", ", a state once", "D", "OmegaPRM, a state once"),
+            ("Math-Shepherd K=", " hard", "v", "Math-Shepherd, hard"),
             ("Math-Shepherd K=", " + decoder", "o", "Math-Shepherd + our decoder"),
             ("stop at first right K=", "", "x", "stop at first right"),
         )  # fmt: skip
         for start, end, marker, label in kinds:
             rows = [
                 p for name, p in replay[chosen]["peers"].items()
-                if name in {f"{start}{k}{end}" for k in range(1, 9)}
+                if name in {f"{start}{k}{end}" for k in range(1, 17)}
             ]  # fmt: skip
             axes.plot([p["tokens"] for p in rows], [p["f1"]["value"] for p in rows], marker, label=label)
         axes.set_xscale("log")

@@ -38,9 +38,9 @@ from stepward.labeling.changepoint.refit import refit
 from stepward.labeling.evidence import LabelingConstants
 
 OUT = Path(__file__).parent / "results" / "labeling_replay.json"
-PRICES = np.concatenate([[1e30], np.geomspace(3e-2, 2e-4, 12)])
+PRICES = np.concatenate([[1e30], np.geomspace(3e-2, 2e-5, 15)])
 """Nats a token; a solution has some thirty tokens, so that the product's default price is near 1e-3."""
-GOAL = "single, fine grid refitted"
+GOAL = "fine grid refitted"
 """The reading whose figures have goals."""
 PILOT_K = 16
 REPLICATES = 1000
@@ -174,11 +174,10 @@ def main() -> None:
 
     fine = fitted(pilot, FINE_POINTS)
     readings = {
-        GOAL: (fine, False, True),
-        "pooled, fine grid refitted": (fine, True, True),
-        "pooled, default grid": (LabelingConstants(), True, True),
-        "single, default grid": (LabelingConstants(), False, True),
-        "single, fine grid refitted, equal states apart": (fine, False, False),
+        GOAL: (fine, True, True),
+        "default grid": (LabelingConstants(), True, True),
+        "fine grid refitted, equal states apart": (fine, False, False),
+        "default grid, equal states apart": (LabelingConstants(), True, False),
     }
     fixed = {k: replayed(by_rule, FixedK(k), "math_shepherd", min_trials=1) for k in KS}
     omega, omega_once = (

@@ -11,8 +11,9 @@ from benchmarks.peers import THRESHOLDS
 from stepward.flows.machine_checked import true_first_error
 from stepward.labeling.allocation.fixed_k import FixedK
 from stepward.labeling.allocation.information_gain import InformationGain
+from stepward.labeling.changepoint.fast import readings
 from stepward.labeling.changepoint.grid import make_grid
-from stepward.labeling.changepoint.problem import SolutionPosterior, posteriors
+from stepward.labeling.changepoint.problem import posteriors
 from stepward.labeling.estimators.registry import make_estimator
 from stepward.labeling.evidence import AllocationRule, Draw, LabelingConstants, SolutionEvidence, prefix_nodes
 from stepward.prm.dataset.store import open_dataset
@@ -51,7 +52,7 @@ class Labeled:
         confidence: P(c = predicted), NaN where the method has none.
         value_mse: Mean over prefixes 1..T-1 of (estimate - V)^2, V = mean of the rollouts that were not drawn, less
             that mean's own sampling variance; NaN where there is no estimate.
-        theta: Posterior over the grid at the last level, [n, P], or empty.
+        theta: Posterior over the grid, [n, P], where the method reads it, else empty.
     """
 
     predicted: NDArray[np.int64]
@@ -156,28 +157,31 @@ class Replay:
         for t in range(1, solution.num_steps):
             left = self.order[number][t][len(self.draws[number][t]) :]
             kept = [solution.outcomes[t][i] for i in left]
-            decided = sum(o in (Outcome.RIGHT, Outcome.WRONG) for o in kept)
-            estimate = estimates[t]
+            right, estimate = kept.count(Outcome.RIGHT), estimates[t]
+            decided = right + kept.count(Outcome.WRONG)
             if decided < 2 or estimate is None:
                 continue
-            mean = kept.count(Outcome.RIGHT) / decided
+            mean = right / decided
             errors.append((estimate - mean) ** 2 - mean * (1 - mean) / (decided - 1))
         return float(np.mean(errors)) if errors else float("nan")
 
 
 def read_posterior(
-    replay: Replay, found: Sequence[SolutionPosterior]
+    replay: Replay, found: Sequence[tuple[NDArray[np.floating], NDArray[np.floating]]]
 ) -> tuple[list[int], list[float], list[float]]:
-    """(predicted c, P(c = it), error of V) of each solution; ties go to none, as in the package."""
+    """(predicted c, P(c = it), error of V) of each solution from its P(c > t) and E[V_t].
+
+    Ties go to none, as in the package.
+    """
     predicted, confidence, errors = [], [], []
-    for number, posterior in enumerate(found):
+    for number, (p_right, value) in enumerate(found):
         steps = replay.problem[number].num_steps
-        p = posterior.p_first_error
+        p = np.append(np.maximum(p_right[:-1] - p_right[1:], 0.0), p_right[-1])
         choice = int(np.argmax(p[:steps]))
         choice = choice if p[choice] > p[steps] else steps
         predicted.append(choice + 1)
         confidence.append(float(p[choice]))
-        errors.append(replay.value_error(number, posterior.value.tolist()))
+        errors.append(replay.value_error(number, value.tolist()))
     return predicted, confidence, errors
 
 
@@ -198,27 +202,27 @@ def active_curve(
         for p in prices
     ]
     parts: list[tuple[list[list[float]], ...]] = []
-    theta: list[NDArray[np.float64]] = []
     for number, problem in enumerate(problems):
         replay = Replay(problem, number, seed, share=share)
         rows: tuple[list[list[float]], ...] = ([], [], [], [], [])
-        before, found, read = -1.0, [], ([], [], [])
+        before, read = -1.0, ([], [], [])
         for rule in rules:
             replay.follow(rule)
             if replay.rollouts.sum() != before:
                 before = replay.rollouts.sum()
-                found = posteriors(replay.evidence, grid, pool=pool)
-                read = read_posterior(replay, found)
+                found = readings(
+                    replay.evidence, grid, pool=pool, unfinished_as_wrong=False, precision={}, recall={}
+                )
+                read = read_posterior(replay, [each[1:] for each in found])
             for row, values in zip(
                 rows, (*read, replay.tokens.tolist(), replay.rollouts.tolist()), strict=True
             ):
                 row.append(list(values))
         parts.append(rows)
-        theta += [p.theta for p in found]
     predicted, confidence, errors, tokens, rollouts = (
         np.concatenate([np.array(part[i]) for part in parts], axis=1) for i in range(5)
     )
-    return Labeled(predicted.astype(np.int64), tokens, rollouts, confidence, errors, np.array(theta))
+    return Labeled(predicted.astype(np.int64), tokens, rollouts, confidence, errors, np.empty(0))
 
 
 def decoded(
@@ -238,7 +242,7 @@ def decoded(
         replay.follow(rule)
         found = posteriors(replay.evidence, grid, pool=pool)
         theta += [p.theta for p in found]
-        read = read_posterior(replay, found)
+        read = read_posterior(replay, [(p.p_right, p.value) for p in found])
         for column, values in zip(columns, (*read, replay.tokens, replay.rollouts), strict=True):
             column += list(values)
     predicted, confidence, errors, tokens, rollouts = (np.array(c)[None] for c in columns)

@@ -53,12 +53,19 @@ def test_pooling_tells_a_solution_nothing_twice():
     ]
     for pooled, single in zip(*(posteriors(pair, GRID, pool=p) for p in (True, False)), strict=True):
         np.testing.assert_allclose(pooled.p_right, single.p_right, atol=1e-12)
-    third = solution([[], [W], [W], []], W, (0, 6, 7, 8))
-    told = posteriors([*pair, third], GRID)[2]
+    rest = [solution([[], [W], [W], []], W, (0, n, n + 1, n + 2)) for n in (6, 9, 12)]
+    told = posteriors([*pair, *rest], GRID)[2]
     # Of the pair the first speaks, with the second's draw at prefix 1 and its outcome there.
     speaker = solution([[], [R, R, R], [W], []], W)
-    expected = posteriors([speaker, replace(third, nodes=())], GRID)[1]
+    expected = posteriors([speaker, *(replace(s, nodes=()) for s in rest)], GRID)[1]
     np.testing.assert_allclose(told.p_right, expected.p_right, atol=1e-12)
+
+
+def test_where_most_solutions_share_their_beginning_they_are_not_pooled_beyond_it():
+    pair = [solution([[], [R], [W], []], W, (0, 1, 2 + i, 4 + i)) for i in (0, 1)]
+    apart = [solution([[], [W], [W], []], W, (0, n, n + 1, n + 2)) for n in (6, 9)]
+    for a, b in zip(*(posteriors([*pair, *apart], GRID, pool=p) for p in (True, False)), strict=True):
+        np.testing.assert_array_equal(a.p_right, b.p_right)  # two of four
 
 
 def test_a_copy_of_a_whole_solution_adds_its_draws_and_not_its_outcome():

@@ -40,7 +40,7 @@ class Summary:
         p_right: P(c > t): all of the first t steps are right.
         value: E[V_t], the posterior mean of the value, which is also P(next rollout at t is right).
         value_right: E[V_t 1(c > t)].
-        log_evidence: Log of the prior-weighted likelihood up to a constant of the data, [solutions].
+        log_evidence: Log of the likelihood of all that was seen, under the prior, [solutions].
     """
 
     p_right: Array
@@ -122,6 +122,7 @@ class ChainBatch:
         self._backward = np.empty_like(self._value)
         self._never = np.empty((longest + 1, size, grid.size))
         self._log_scale = np.zeros((2, longest + 1, size))  # of forward and of backward
+        self._log_factor = np.zeros(size)  # taken out of the likelihoods
 
     def observe(
         self, rows: NDArray[np.integer], prefixes: NDArray[np.integer], right: NDArray[np.bool_]
@@ -134,7 +135,9 @@ class ChainBatch:
         value = self._value[at, :, rows]  # [R, 2, P]
         factor = np.where(right[:, None, None], value, 1 - value)
         factor *= self._likelihood[at, :, rows]
-        factor /= factor.max(axis=(1, 2), keepdims=True)
+        top = factor.max(axis=(1, 2), keepdims=True)
+        factor /= top
+        np.add.at(self._log_factor, rows, np.log(top[:, 0, 0]))
         self._likelihood[at, :, rows] = factor
         self.right[rows, at] += right
         self.trials[rows, at] += 1
@@ -235,7 +238,7 @@ class ChainBatch:
             p_right=np.minimum(p_right * factor, 1.0).T,
             value=(value * factor).T,
             value_right=(value_right * factor).T,
-            log_evidence=log_total,
+            log_evidence=log_total + self._log_factor,
         )
 
     def theta_posterior(self, prior: Array) -> Array:

@@ -269,8 +269,8 @@ def problem_gains(pool, nodes, on_policy, steps, outcome, right, trials, factors
         curve: Curves of several lengths one below the other, [rows, 2, P]; solution i's begin at ``rows[i]``.
         hazard: [lengths, P]; solution i has the length ``number[i]``.
         below, part: ``length_map`` between the lengths, [lengths, lengths, s0].
-        like, back: Scratch, at least [S, M+1, 2, P]; seen, ratio: [S, M+1]; message: [S, P]; vectors: [4, P];
-            sums: [3, M+1].
+        like, back: Scratch, at least [S, M+1, 2, P]; seen, ratio: [S, M+1]; message: [S, P]; vectors: [4, P].
+        sums: Also a result: P(c > t), E[V_t] and E[V_t 1(c > t)], at least [S, 3, M+1].
     """
     count = steps.shape[0]
     own_right, own_trials = right, trials
@@ -289,6 +289,6 @@ def problem_gains(pool, nodes, on_policy, steps, outcome, right, trials, factors
         else:
             outcome_prior(here[0, 0], base, root[i, 0], root[i, 1], prior)
         forward_sums(steps[i], like[i], seen[i], back[i], here, hazard[number[i]], rho, kappa, ratio[i], right[i],
-                     trials[i], prior, sums[0], sums[1], sums[2], never, good, bad)  # fmt: skip
+                     trials[i], prior, sums[i, 0], sums[i, 1], sums[i, 2], never, good, bad)  # fmt: skip
         for t in range(steps[i] + 1):
-            out[i, t] = gain(sums[0, t], sums[1, t], sums[2, t])
+            out[i, t] = gain(sums[i, 0, t], sums[i, 1, t], sums[i, 2, t])

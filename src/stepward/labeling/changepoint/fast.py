@@ -13,7 +13,7 @@ from stepward.labeling.changepoint import compiled
 from stepward.labeling.changepoint.grid import ETA, Array, Grid, curves, flatten
 from stepward.labeling.changepoint.pooling import BLUR, length_map
 from stepward.labeling.changepoint.problem import count_into
-from stepward.labeling.changepoint.sharing import node_table
+from stepward.labeling.changepoint.sharing import mostly_shared, node_table
 from stepward.labeling.changepoint.step_evidence import step_likelihoods
 from stepward.labeling.evidence import SolutionEvidence
 
@@ -39,7 +39,7 @@ class _Workspace(threading.local):
         self.ratio = np.empty((solutions, prefixes))
         self.message = np.empty((solutions, points))
         self.vectors = np.empty((4, points))
-        self.sums = np.empty((3, prefixes))
+        self.sums = np.empty((solutions, 3, prefixes))
 
 
 _WORK = _Workspace()
@@ -118,6 +118,20 @@ def information_gains(
     recall: Mapping[str, float],
 ) -> list[Array]:
     """``gain`` of ``posteriors`` for each solution, [T+1]; the arguments are its own."""
+    return [gain for gain, _, _ in readings(solutions, grid, pool=pool, unfinished_as_wrong=unfinished_as_wrong,
+                                            precision=precision, recall=recall)]  # fmt: skip
+
+
+def readings(
+    solutions: Sequence[SolutionEvidence],
+    grid: Grid,
+    *,
+    pool: bool,
+    unfinished_as_wrong: bool,
+    precision: Mapping[str, float],
+    recall: Mapping[str, float],
+) -> list[tuple[Array, Array, Array]]:
+    """``gain``, ``p_right`` and ``value`` of ``posteriors`` for each solution, each [T+1]."""
     points = flatten(grid)
     lengths = [s.num_steps for s in solutions]
     work, count, longest = _WORK, len(solutions), max(lengths)
@@ -134,9 +148,14 @@ def information_gains(
     rows, number, curve, hazard, below, part = _shapes(grid).of(lengths)
     gains = np.empty((count, longest + 1))
     on_policy = all(s.on_policy for s in solutions)
+    nodes = node_table(solutions)
+    pooled = pool and not mostly_shared(nodes)
     compiled.problem_gains(
-        pool, node_table(solutions), on_policy, np.array(lengths), outcome, right, trials, factors, told, curve, rows,
+        pooled, nodes, on_policy, np.array(lengths), outcome, right, trials, factors, told, curve, rows,
         hazard, number, below, part, points.rho, points.phi, points.kappa, points.prior, ETA, BLUR, len(grid.s0),
         work.like, work.seen, work.back, work.ratio, work.message, work.vectors, work.sums, gains,
     )  # fmt: skip
-    return [gains[i, : steps + 1] for i, steps in enumerate(lengths)]
+    return [
+        (gains[i, : steps + 1], work.sums[i, 0, : steps + 1].copy(), work.sums[i, 1, : steps + 1].copy())
+        for i, steps in enumerate(lengths)
+    ]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from stepward.labeling.changepoint.chain import ChainBatch
 from stepward.labeling.changepoint.grid import Array, Grid
 from stepward.labeling.changepoint.pooling import pooled_priors, sibling_priors
-from stepward.labeling.changepoint.sharing import merge, node_table
+from stepward.labeling.changepoint.sharing import merge, mostly_shared, node_table
 from stepward.labeling.changepoint.step_evidence import step_likelihoods
 from stepward.labeling.evidence import SolutionEvidence
 from stepward.prm.types import Outcome
@@ -65,6 +65,8 @@ class SolutionPosterior:
         variance: Var[V_t], or empty where not asked for.
         gain: Nats that a rollout at t tells of the event c > t.
         theta: Posterior over the grid, [P].
+        log_evidence: Log-likelihood of all that was seen of the solution, in the order right before wrong, given what
+            is known of the others; nats.
     """
 
     p_right: Array
@@ -73,6 +75,7 @@ class SolutionPosterior:
     variance: Array
     gain: Array
     theta: Array
+    log_evidence: float
 
 
 def posteriors(
@@ -90,7 +93,8 @@ def posteriors(
     Args:
         solutions: Their evidence.
         grid: Grid and prior; with a hazard axis where the completer is not the generator.
-        pool: Each solution's whole evidence informs the others; False: only its outcome does.
+        pool: Each solution's whole evidence informs the others, unless they are mostly in shared states
+            (``sharing.mostly_shared``); False: only its outcome does.
         unfinished_as_wrong: Count truncated and no_answer as wrong; False leaves them out.
         precision: Of each verifier by name.
         recall: Of each verifier by name.
@@ -102,7 +106,7 @@ def posteriors(
     num_steps = np.array([s.num_steps for s in solutions], np.int64)
     seen, root, speaks = _shared(solutions, seen)
     batch = _batch(solutions, seen, grid, precision or {}, recall or {})
-    if pool:
+    if pool and not mostly_shared(node_table(solutions)):
         priors = pooled_priors(grid, batch.evidence(), num_steps, speaks=speaks)
     else:
         priors = sibling_priors(grid, root, num_steps)
@@ -121,6 +125,7 @@ def posteriors(
                 np.empty(0) if variance is None else variance[row, first:],
                 gain[row, first:],
                 theta[row],
+                float(summary.log_evidence[row]),
             )
         )
     return found
@@ -131,7 +136,8 @@ def _shared(
 ) -> tuple[list[Observed], NDArray[np.int64], NDArray[np.bool_]]:
     """The counts with those of equal states merged, and what ``merge`` calls ``root`` and ``speaks``."""
     count, nodes = len(solutions), node_table(solutions)
-    right, trials, merged_right, merged_trials = np.zeros((4, *nodes.shape), np.int64)
+    counts: NDArray[np.int64] = np.zeros((4, *nodes.shape), np.int64)
+    right, trials, merged_right, merged_trials = counts[0], counts[1], counts[2], counts[3]
     for row, own in enumerate(seen):
         right[row, : len(own.right)], trials[row, : len(own.trials)] = own.right, own.trials
     root, speaks = np.empty((count, 2), np.int64), np.empty((count, count), np.bool_)

@@ -31,6 +31,18 @@ def node_table(solutions: Sequence[SolutionEvidence]) -> Ints:
     return table
 
 
+def mostly_shared(nodes: Ints) -> bool:
+    """Whether half of a problem's solutions or more begin with a step that another begins with too.
+
+    Then their errors sit at the same few steps, which one hazard a problem does not know, and pooled they talk each
+    other into it. On replayed rollouts of such a policy reading them one by one, equal states merged, was better at
+    every budget; where solutions go their own ways pooling saves a quarter of the tokens.
+    """
+    known = nodes[nodes[:, 1] >= 0, 1]
+    _, times = np.unique(known, return_counts=True)
+    return bool(2 * times[times > 1].sum() >= len(nodes))
+
+
 def merge(
     nodes: Ints,
     steps: Ints,

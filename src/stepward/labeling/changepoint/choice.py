@@ -1,0 +1,82 @@
+"""Which grid suits a policy, chosen by how well it predicts a pilot's rollouts; no truth is read.
+
+A policy whose wrong paths never come right has another rho and phi than the default's points hold. That shows in the
+marginal likelihood of what was drawn. Weights that were fitted are scored on problems that they were not fitted on.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepward.labeling.changepoint.grid import FINE_POINTS, Grid, make_grid
+from stepward.labeling.changepoint.problem import SolutionPosterior, posteriors
+from stepward.labeling.changepoint.refit import MIN_PILOT, refit
+from stepward.labeling.evidence import SolutionEvidence
+
+FEWEST_PROBLEMS = 4
+"""Two a half: fewer leave the default."""
+MARGIN_NATS = 3.0
+"""A candidate has to predict the pilot better than the default by so much in all: e^3, twenty to one."""
+ROUNDS = 100
+"""Of the refit: weights of points that a policy rules out fall slowly."""
+
+Axes = Mapping[str, tuple[float, ...]]
+Problems = Sequence[Sequence[SolutionEvidence]]
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenGrid:
+    """A grid by axis, as ``LabelingConstants`` holds it.
+
+    Attributes:
+        axis_points: Points in place of the default's; empty = its own.
+        axis_weights: Weights; empty = the priors.
+        nats: Log-likelihood of the pilot's solutions by it, less the default's.
+    """
+
+    axis_points: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    axis_weights: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    nats: float = 0.0
+
+
+def choose_grid(problems: Problems) -> ChosenGrid:
+    """The default grid, or the one that predicts the pilot's rollouts best: other points, fitted weights, or both.
+
+    Args:
+        problems: Evidence on the solutions of each pilot problem, drawn by a rule that does not look at outcomes
+            (fixed K). Each solution is scored given what is known of the others of its problem.
+    """
+    on_policy = all(s.on_policy for solutions in problems for s in solutions)
+    chosen = ChosenGrid()
+    if len(problems) < FEWEST_PROBLEMS:
+        return chosen
+    halves = problems[0::2], problems[1::2]
+
+    def score(found: Problems, points: Axes, weights: Axes) -> float:
+        grid = make_grid(weights, axis_points=points, on_policy=on_policy)
+        return sum(p.log_evidence for p in _read(found, grid, pool=True))
+
+    default = score(problems, {}, {})
+    for points in ({}, FINE_POINTS):
+        crossed = sum(
+            score(scored, points, _fitted(fitted, points, on_policy))
+            for fitted, scored in (halves, halves[::-1])
+        )
+        plain = score(problems, points, {}) if points else default
+        for nats, refitted in ((plain - default, False), (crossed - default, True)):
+            if nats > max(chosen.nats, MARGIN_NATS):
+                weights = _fitted(problems, points, on_policy) if refitted else {}
+                chosen = ChosenGrid(dict(points), weights, nats)
+    return chosen
+
+
+def _fitted(problems: Problems, points: Axes, on_policy: bool) -> dict[str, tuple[float, ...]]:
+    """Weights by empirical Bayes. The solutions are read one by one: pooled ones would be counted many times."""
+    grid = make_grid(axis_points=points, on_policy=on_policy)
+    theta = np.stack([p.theta for p in _read(problems, grid, pool=False)])
+    return refit(theta, grid, num_solutions=max(MIN_PILOT, len(theta)), rounds=ROUNDS)
+
+
+def _read(problems: Problems, grid: Grid, *, pool: bool) -> list[SolutionPosterior]:
+    return [p for solutions in problems for p in posteriors(solutions, grid, pool=pool)]
