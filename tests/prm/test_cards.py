@@ -129,6 +129,9 @@ def test_contamination_is_told_or_said_not_to_have_been_checked(folder):
     }  # fmt: skip
     checked = replace(dataset, manifest=replace(dataset.manifest, contamination=note))
     assert "| gsm8k_test | 1,319 | 1 | 0 |" in dataset_card(checked, repo="me/steps")
+    replayed = {"by_construction": "solutions were replayed from a log"}
+    known = replace(dataset, manifest=replace(dataset.manifest, contamination=replayed))
+    assert "solutions were replayed from a log" in dataset_card(known, repo="me/steps")
 
 
 def test_plots_are_well_formed_and_their_bars_add_up():
