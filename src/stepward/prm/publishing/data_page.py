@@ -51,9 +51,13 @@ within one run. Rows have 8 steps of 40 tokens with log-probabilities and a verd
 | rows a second against the same writer with fsync and rename | 0.87 of 8,860 | 0.80 |
 | rows a CPU second from records, as a labelling run writes them | 6,100 | |
 | peak memory to write 2,000,000 steps from records, to read them as records | 367 MiB, 175 MiB | 1,500 MiB |
+| peak memory to import 20,000 rows of JSON lines, and 160,000 | 170 MiB, 180 MiB | |
 | `verify` against reading and hashing alone | 0.96 of 1,240 MiB a CPU second | 0.90 |
 | relabel 1,000,000 steps, by each of the nine rules on columns | 0.8 to 1.8 CPU s | 10 CPU s |
 | relabel 1,000,000 steps by `changepoint`, problem by problem | 171 CPU s | |
+
+The import's figures are of `import_dataset` in a process of its own; `python -m benchmarks.dataset --only import` takes a
+million rows.
 
 `python -m pytest -m slow tests/prm/test_formats_public.py` (30 CPU s) takes all 8,574 rows of PRMBench, ProcessBench
 and the annotated step sets through import, this contract, a foreign format and import again, by command:
