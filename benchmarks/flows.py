@@ -163,8 +163,8 @@ def schedule() -> list[Row]:
                     sizes[done] = _used_bytes(home / "prefect.db")
                 time.sleep(1)
         finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(60)
+            process.send_signal(signal.SIGTERM)
+            process.wait(120)
         full = _used_bytes(home / "prefect.db")
         first, last = min(sizes), max(sizes)
         per_run = (sizes[last] - sizes[first]) / (last - first) if last > first else full / SCHEDULED_RUNS

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -60,6 +61,9 @@ def schedule(
         return
     from stepward.flows.orchestration.prefect_server import lasting_server
 
+    # A service manager ends it by SIGTERM, and a shell's background jobs are started with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     with suppress(KeyboardInterrupt), lasting_server():
         print(
             f"{timetable.flow} {timetable.name}: {cron or f'every {every}'}; Ctrl-C ends it",
