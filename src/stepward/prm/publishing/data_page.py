@@ -56,8 +56,8 @@ within one run. Rows have 8 steps of 40 tokens with log-probabilities and a verd
 | relabel 1,000,000 steps, by each of the nine rules on columns | 0.8 to 1.8 CPU s | 10 CPU s |
 | relabel 1,000,000 steps by `changepoint`, problem by problem | 171 CPU s | |
 
-The import's figures are of `import_dataset` in a process of its own; `python -m benchmarks.dataset --only import` takes a
-million rows.
+The import's figures are of `import_dataset` in a process of its own; `python -m benchmarks.dataset --only import` does
+the same with a million rows.
 
 `python -m pytest -m slow tests/prm/test_formats_public.py` (30 CPU s) takes all 8,574 rows of PRMBench, ProcessBench
 and the annotated step sets through import, this contract, a foreign format and import again, by command:
