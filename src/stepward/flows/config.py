@@ -101,6 +101,8 @@ class LabelConfig(Config):
         outcomes: What outcomes rest on: the problems' ``answers``, ``votes`` of the solutions, or ``spark``.
         uniform_from: Draws from the bare problem from which one whose draws are all right, or all wrong, gets no
             rollouts; 0 = never.
+        grid: The posterior's grid: the ``default``, or the one that predicts K = 8 rollouts at every prefix of the
+            pilot's problems best (``pilot``: other points or fitted weights where they clearly do).
         pilot_problems: Problems of the pilot that fixes constants.
         shard_problems: Problems a shard; the unit of resumption.
         problems_in_flight: Problems labelled at the same time in one worker.
@@ -141,6 +143,7 @@ class LabelConfig(Config):
     verifier_quality: str = "assumed"
     outcomes: OutcomesFrom = "answers"
     uniform_from: int = Field(default=8, ge=0)
+    grid: Literal["default", "pilot"] = "default"
     pilot_problems: int = Field(default=16, ge=1)
     seed: int = Field(default=0, ge=0)
     shard_problems: int = Field(default=50, ge=1)
@@ -206,6 +209,8 @@ class LabelConfig(Config):
         for role in ("policy", "completer", "judge", "hint", "verifier_quality"):
             if settings[role] is not None:
                 settings[role] = _portable(settings[role])
+        if self.grid == "default":
+            del settings["grid"]  # folders from before it could be named are of the same run
         return settings
 
 

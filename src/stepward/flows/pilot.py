@@ -21,7 +21,8 @@ from stepward.flows.remembered import Remembered
 from stepward.labeling import constants as stored_constants
 from stepward.labeling.allocation.information_gain import price_for_budget, scale_free_price
 from stepward.labeling.annotate import ProblemResult, annotate
-from stepward.labeling.evidence import LabelingConstants
+from stepward.labeling.changepoint.choice import choose_grid
+from stepward.labeling.evidence import LabelingConstants, SolutionEvidence, prefix_nodes
 from stepward.labeling.plan import Engines, GivenSolution
 from stepward.labeling.source_quality import Quality, fitted_hint, learned, measured
 from stepward.prm.dataset.folder import stored_manifest
@@ -30,12 +31,14 @@ from stepward.prm.errors import BudgetSpent, ConfigError, InputError
 from stepward.prm.evaluation.readers.processbench import read_items
 from stepward.prm.policy import Policy, SampleRequest
 from stepward.prm.seeds import derive_seed
-from stepward.prm.types import Allocation, Prefix, Problem
+from stepward.prm.types import Allocation, Outcome, Prefix, Problem
 
 Given = Mapping[str, Sequence[GivenSolution]] | None
 
 BUDGET_SHARE = 0.95
 """Of the budget that the price aims at: the run stops at a problem boundary, before the last tokens."""
+GRID_ROLLOUTS = 8
+"""At every prefix of the pilot's solutions, where it chooses the grid."""
 _WIDENINGS = 5
 _WIDEN = 4.0
 _HALVINGS = 5  # of a factor 4: the price within 5 %
@@ -90,6 +93,9 @@ async def fix_constants(
         if learning:
             quality = learned(rows)
             constants = replace(constants, precision=dict(quality.precision), recall=dict(quality.recall))
+    if config.grid == "pilot":
+        chosen = choose_grid(await _uniform(config, constants, engines, problems, given))
+        constants = replace(constants, axis_points=chosen.axis_points, axis_weights=chosen.axis_weights)
     note: dict[str, float] = {}
     dearest = statistics.fmean(lengths) * config.num_solutions if lengths and given is None else 0.0
     if config.budget_tokens is not None and config.price is None and _pays(config):
@@ -182,6 +188,49 @@ async def _pilot(
             )
         )
     )
+
+
+async def _uniform(
+    config: LabelConfig,
+    constants: LabelingConstants,
+    engines: Engines,
+    problems: Sequence[Problem],
+    given: Given,
+) -> list[list[SolutionEvidence]]:
+    """Evidence on the pilot's solutions with the same number of rollouts at every prefix, whatever their outcomes."""
+    uniform = config.model_copy(
+        update={
+            "allocation": "fixed_k", "num_rollouts": GRID_ROLLOUTS, "allocation_options": {},
+            "labeler": "changepoint", "fusion": "returns",
+        }
+    )  # fmt: skip
+    results = await _pilot(uniform, constants, engines, problems, given)
+    # Copies are no independent draws: a problem whose rows are marked so says nothing of the grid.
+    return [
+        _evidence(r)
+        for r in results
+        if r.solutions and not any("degenerate" in row.marks for row in r.solutions)
+    ]
+
+
+def _evidence(result: ProblemResult) -> list[SolutionEvidence]:
+    """What the rollouts say of a problem's solutions; tools and hints are left out."""
+    drawn: dict[tuple[str, int], list[Outcome]] = {}
+    for solution, rollout in result.rollouts:
+        drawn.setdefault((solution, rollout.num_steps), []).append(rollout.outcome or Outcome.ERROR)
+    steps = [[s.token_ids for s in row.solution.steps] for row in result.solutions]
+    return [
+        SolutionEvidence(
+            num_steps=len(ids),
+            step_tokens=tuple(map(len, ids)),
+            outcome=row.solution.outcome or Outcome.ERROR,
+            # Prefix 0 holds the solutions themselves, which the outcomes tell already.
+            draws=((), *(tuple(drawn.get((row.solution.id, t), ())) for t in range(1, len(ids) + 1))),
+            on_policy=row.solution.ids_from == "sampled" and row.policy == row.completer,
+            nodes=nodes,
+        )
+        for row, ids, nodes in zip(result.solutions, steps, prefix_nodes(steps), strict=True)
+    ]
 
 
 async def _price_for(

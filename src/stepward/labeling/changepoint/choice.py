@@ -11,7 +11,7 @@ import numpy as np
 
 from stepward.labeling.changepoint.grid import FINE_POINTS, Grid, make_grid
 from stepward.labeling.changepoint.problem import SolutionPosterior, posteriors
-from stepward.labeling.changepoint.refit import MIN_PILOT, refit
+from stepward.labeling.changepoint.refit import refit
 from stepward.labeling.evidence import SolutionEvidence
 
 FEWEST_PROBLEMS = 4
@@ -75,7 +75,7 @@ def _fitted(problems: Problems, points: Axes, on_policy: bool) -> dict[str, tupl
     """Weights by empirical Bayes. The solutions are read one by one: pooled ones would be counted many times."""
     grid = make_grid(axis_points=points, on_policy=on_policy)
     theta = np.stack([p.theta for p in _read(problems, grid, pool=False)])
-    return refit(theta, grid, num_solutions=max(MIN_PILOT, len(theta)), rounds=ROUNDS)
+    return refit(theta, grid, rounds=ROUNDS)
 
 
 def _read(problems: Problems, grid: Grid, *, pool: bool) -> list[SolutionPosterior]:
