@@ -27,6 +27,10 @@ def test_two_prefixes_are_one_state_where_all_their_tokens_and_step_boundaries_a
     assert nodes == [(0, 1, 2, 3), (0, 1, 2, 4), (0, 1, 5, 6), (0, 7)]
 
 
+def test_steps_whose_tokens_are_not_known_are_no_equal_states():
+    assert prefix_nodes([[(), ()], [(1,), ()], [(1,), (2,)]]) == [(), (), (0, 1, 2)]
+
+
 def test_the_end_of_a_solution_is_no_prefix_that_another_goes_on_from():
     short, long = prefix_nodes([[(1,), (2,)], [(1,), (2,), (3,)]])
     assert short[1] == long[1]
