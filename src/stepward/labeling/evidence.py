@@ -57,8 +57,9 @@ def prefix_nodes(solutions: Sequence[Sequence[TokenIds]]) -> list[tuple[int, ...
         solutions: The token ids of each step of each solution.
 
     Returns:
-        For each solution T+1 numbers, 0 for the question; none where a step has no ids (no tokenizer saw it). The end of a solution is a state of its own, equal only to
-        another's end: what goes on after the same ids is not there yet.
+        For each solution T+1 numbers, 0 for the question; none where a step has no ids (no tokenizer saw it). The
+        end of a solution is a state of its own, equal only to another's end: what goes on after the same ids is not
+        there yet.
     """
     known: dict[tuple[int, TokenIds, bool], int] = {}
     nodes: list[tuple[int, ...]] = []
