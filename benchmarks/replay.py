@@ -45,7 +45,6 @@ GOAL = "fine grid refitted"
 PILOT_K = 16
 REPLICATES = 1000
 KS = (1, 2, 3, 4, 6, 8)
-OMEGA_KS = (*KS, 12, 16)
 FRACTIONS = (0.05, 0.10, 0.15, 0.25, 0.50, 1.0)
 OTHERS = ("scan", "rest_mcts", "genprm_relative", "pav")
 
@@ -181,7 +180,7 @@ def main() -> None:
     }
     fixed = {k: replayed(by_rule, FixedK(k), "math_shepherd", min_trials=1) for k in KS}
     omega, omega_once = (
-        {k: replayed(by_rule, BinarySearch(k), "omegaprm", once=once) for k in OMEGA_KS}
+        {k: replayed(by_rule, BinarySearch(k), "omegaprm", once=once) for k in KS}
         for once in (False, True)
     )
     stop, stop_once = (
