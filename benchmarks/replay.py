@@ -180,8 +180,7 @@ def main() -> None:
     }
     fixed = {k: replayed(by_rule, FixedK(k), "math_shepherd", min_trials=1) for k in KS}
     omega, omega_once = (
-        {k: replayed(by_rule, BinarySearch(k), "omegaprm", once=once) for k in KS}
-        for once in (False, True)
+        {k: replayed(by_rule, BinarySearch(k), "omegaprm", once=once) for k in KS} for once in (False, True)
     )
     stop, stop_once = (
         {k: replayed(by_rule, StopAtFirstRight(k), "math_shepherd", min_trials=1, once=once) for k in KS}
