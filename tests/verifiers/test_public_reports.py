@@ -48,5 +48,6 @@ def test_no_text_reaches_a_parser_of_sympy_that_evaluates(monkeypatch: pytest.Mo
     assert symbolic.derivative("x ^ 2", "x", "2 x") == "true"
     assert symbolic.antiderivative("\\cos x", "x", "\\sin x") == "true"
     assert symbolic.definite("x", "x", "0", "1", "\\frac{1}{2}") == "true"
-    assert symbolic.implies(["2 x", "<", "4"], ["x", "<", "2"]) == "true"
+    proved = "true" if symbolic.z3 is not None else "unknown"  # z3 is an extra
+    assert symbolic.implies(["2 x", "<", "4"], ["x", "<", "2"]) == proved
     assert reached == []

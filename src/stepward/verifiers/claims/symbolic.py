@@ -5,7 +5,7 @@ Every function says ``true``, ``false`` or ``unknown``. ``false`` is a differenc
 """
 
 # SymPy and z3 have no types.
-# pyright: basic, reportArgumentType=false
+# pyright: basic, reportArgumentType=false, reportOptionalMemberAccess=false
 
 from typing import Any
 
