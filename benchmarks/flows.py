@@ -168,15 +168,14 @@ def schedule() -> list[Row]:
         full = _used_bytes(home / "prefect.db")
         first, last = min(sizes), max(sizes)
         per_run = (sizes[last] - sizes[first]) / (last - first) if last > first else full / SCHEDULED_RUNS
-        completed = _completed(home / "prefect.db")
         _age(home / "prefect.db", days=15)
         left = _vacuum(home)
     week = 7 * 24 * 4
     return [
-        Row("runs executed by the schedule", completed, goal=SCHEDULED_RUNS),
+        Row("runs executed by the schedule", done, goal=SCHEDULED_RUNS),
         Row("bytes of database a run", per_run),
         Row(f"MB of database after a week of a run every 15 minutes ({week} runs), extrapolated", per_run * week / 1e6),
-        Row("flow runs older than the retention that vacuuming leaves", left, peer=completed,
+        Row("flow runs older than the retention that vacuuming leaves", left, peer=done,
             goal=0, lower_is_better=True),
     ]  # fmt: skip
 
