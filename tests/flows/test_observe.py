@@ -6,7 +6,9 @@ import json
 import os
 import socket
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -215,12 +217,25 @@ def test_texts_that_stop_being_new_are_an_alarm():
 def test_a_solve_rate_that_drifts_is_an_alarm_and_chance_is_none():
     metrics = RunMetrics(Meter())
     for share in (0.5, 0.5, 0.55):
-        metrics.solved.add(int(WINDOW * share), WINDOW)
+        metrics.drift.add(int(WINDOW * share), WINDOW)
     assert alarms(metrics) == []
-    metrics.solved.add(int(WINDOW * 0.2), WINDOW)
+    metrics.drift.add(int(WINDOW * 0.2), WINDOW)
     # 20 % of 200 against 51.7 % of 600: pooled .4375, se .0405, z = -7.8
     assert [a.name for a in alarms(metrics)] == ["solve_rate"]
-    assert metrics.solved.change_z() == pytest.approx(-7.8, abs=0.1)
+    assert metrics.drift.change_z() == pytest.approx(-7.8, abs=0.1)
+
+
+def test_what_ends_first_within_a_shard_is_no_drift():
+    metrics = RunMetrics(Meter())
+    for shard in range(4):  # in each the right ones end first
+        for outcome in [R] * 100 + [W] * 100:
+            made = SimpleNamespace(solution=SimpleNamespace(outcome=outcome), marks=())
+            metrics.add(replace(result(shard, [outcome], ["a"]), solutions=(made,)), shard)
+        assert [a.name for a in alarms(metrics) if a.name == "solve_rate"] == []
+        metrics.close(shard)
+    assert [a.name for a in alarms(metrics) if a.name == "solve_rate"] == []
+    assert metrics.solved.share == metrics.drift.share == 0.5
+    assert metrics.shards == 4
 
 
 def test_a_share_keeps_its_window_and_what_lay_before_it():

@@ -112,7 +112,7 @@ class RunObserver:
 
     def problem(self, shard: int, result: ProblemResult) -> None:
         """Note a finished problem, and warn where a figure has turned bad."""
-        self.metrics.add(result)
+        self.metrics.add(result, shard)
         outcomes: dict[str, int] = {}
         for _, rollout in result.rollouts:
             name = rollout.outcome.value if rollout.outcome is not None else "not_graded"
@@ -134,7 +134,8 @@ class RunObserver:
 
     def shard(self, shard: int, **fields: Any) -> None:
         """Note a shard that is written."""
-        self.metrics.shards += 1
+        self.metrics.close(shard)
+        self._warn()
         self.event("shard", shard=shard, **fields)
 
     def event(self, name: str, **fields: Any) -> None:

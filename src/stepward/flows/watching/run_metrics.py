@@ -80,6 +80,7 @@ class RunMetrics:
         draws: Rollouts by outcome, solutions included.
         faults: Share of draws that failed in the engine.
         solved: Share of right ones among solutions judged right or wrong.
+        drift: The same, shard by shard: within one, what ends first is short and rather right.
         fresh: Share of new texts among the draws beyond the first at their prefix: 1 = no two alike, 0 = copies.
         degenerate: Problems with the mark ``degenerate``.
         began: ``time.monotonic()`` at the start.
@@ -97,12 +98,14 @@ class RunMetrics:
     draws: Counter[Outcome] = field(default_factory=Counter[Outcome])
     faults: Share = field(default_factory=Share)
     solved: Share = field(default_factory=Share)
+    drift: Share = field(default_factory=Share)
     fresh: Share = field(default_factory=Share)
     degenerate: int = 0
     began: float = field(default_factory=time.monotonic)
+    _open: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
 
-    def add(self, result: ProblemResult) -> None:
-        """Count a finished problem."""
+    def add(self, result: ProblemResult, shard: int = 0) -> None:
+        """Count a finished problem of a shard."""
         self.problems += 1
         self.solutions += len(result.solutions)
         self.skipped += result.skipped is not None
@@ -113,10 +116,18 @@ class RunMetrics:
         self.faults.add(outcomes.count(Outcome.ERROR), len(outcomes))
         own = [row.solution.outcome for row in result.solutions]
         right = own.count(Outcome.RIGHT)
-        self.solved.add(right, right + own.count(Outcome.WRONG))
+        judged = right + own.count(Outcome.WRONG)
+        self.solved.add(right, judged)
+        before = self._open.get(shard, (0, 0))
+        self._open[shard] = (before[0] + right, before[1] + judged)
         for at_prefix in by_prefix(result).values():
             if len(at_prefix) > 1:
                 self.fresh.add(len({r.text for r in at_prefix}) - 1, len(at_prefix) - 1)
+
+    def close(self, shard: int) -> None:
+        """Count a shard that is written."""
+        self.shards += 1
+        self.drift.add(*self._open.pop(shard, (0, 0)))
 
     def prefix_hit_rate(self) -> float | None:
         """Share of prompt tokens that the engines did not compute again; None where none of them says."""
@@ -177,7 +188,7 @@ class Alarm:
 def alarms(metrics: RunMetrics) -> list[Alarm]:
     """What is wrong now. A change counts from four standard errors on, so that chance hardly raises one."""
     found: list[Alarm] = []
-    faults, solved, fresh = metrics.faults, metrics.solved, metrics.fresh
+    faults, solved, fresh = metrics.faults, metrics.drift, metrics.fresh
     if faults.recent is not None and faults.recent >= 0.02:
         earlier = faults.earlier
         if (earlier is None and faults.recent >= 0.2) or faults.change_z() >= 4 or (earlier or 0) >= 0.2:
