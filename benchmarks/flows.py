@@ -198,17 +198,15 @@ def router() -> list[Row]:
 
 
 def _completed(database: Path) -> int:
+    tables = "select count(*) from sqlite_master where name = 'flow_run'"
+    if not database.is_file() or not _count(database, tables):
+        return 0  # the server is still making them
     return _count(database, "select count(*) from flow_run where state_type = 'COMPLETED'")
 
 
 def _count(database: Path, query: str) -> int:
-    if not database.is_file():
-        return 0
-    try:
-        with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30) as connection:
-            return int(connection.execute(query).fetchone()[0])
-    except sqlite3.OperationalError:
-        return 0  # the server is still making its tables
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30) as connection:
+        return int(connection.execute(query).fetchone()[0])
 
 
 def _used_bytes(database: Path) -> int:

@@ -29,10 +29,10 @@ class Soak:
     faults: list[str] = field(default_factory=list)
 
 
-def write_inputs(folder: Path) -> None:
+def write_inputs(folder: Path, num_problems: int = PROBLEMS) -> None:
     """Problems and a log of rollouts to replay: real labelling without a model, fast enough to be killed often."""
     problems, log = [], []
-    for i in range(PROBLEMS):
+    for i in range(num_problems):
         problems.append({"id": f"sum-{i}", "question": f"What is {i} + {i}?", "answer": str(2 * i)})
         for answer in (2 * i, 2 * i + 1):
             lines = [

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from benchmarks.soak import write_inputs
 
 from stepward.flows import label as label_module
 from stepward.flows.config import LabelConfig
@@ -22,27 +23,7 @@ PROBLEMS = 7
 @pytest.fixture
 def config(tmp_path) -> LabelConfig:
     """Seven sums; each has two logged solutions of three lines and two logged rollouts at every prefix."""
-    problems, log = [], []
-    for i in range(PROBLEMS):
-        problems.append({"id": f"sum-{i}", "question": f"What is {i} + {i}?", "answer": str(2 * i)})
-        for answer in (2 * i, 2 * i + 1):
-            lines = [
-                f"We add {i} and {i} to find {answer}.\n",
-                f"{i} + {i} = {answer}.\n",
-                f"The answer is {answer}.",
-            ]
-            log.append({"problem_id": f"sum-{i}", "text": "".join(lines)})
-            log += [
-                {
-                    "problem_id": f"sum-{i}",
-                    "prefix": "".join(lines[:t]),
-                    "text": "".join(lines[t:-1]) + f"The answer is {final}.",
-                }
-                for t in (1, 2)
-                for final in (answer, 2 * i)
-            ]
-    (tmp_path / "problems.jsonl").write_text("\n".join(map(json.dumps, problems)) + "\n")
-    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, log)) + "\n")
+    write_inputs(tmp_path, PROBLEMS)
     return LabelConfig(
         problems=str(tmp_path / "problems.jsonl"),
         out=tmp_path / "out",

@@ -282,7 +282,7 @@ async def test_the_figures_are_written_while_nothing_finishes(tmp_path):
 
 
 async def test_prometheus_reads_the_figures_on_the_loopback_alone(tmp_path):
-    pytest.importorskip("prometheus_client")
+    pytest.importorskip("prometheus_client", reason="the endpoint needs prometheus_client")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

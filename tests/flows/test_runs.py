@@ -1,6 +1,7 @@
 """``stepward runs``: what a run is doing, read from its folder."""
 
 import json
+from datetime import UTC, datetime, timedelta
 
 from stepward.flows.watching.runs import list_runs, run_line, runs_table
 from stepward.prm.dataset.manifest import Manifest
@@ -70,6 +71,15 @@ def test_how_much_there_is_to_do_comes_from_what_the_process_says(tmp_path):
         line = run_line(tmp_path)
         assert (line.problems, line.problems_total, line.warnings) == (1, 7, ("faults",))
     assert run_line(tmp_path).warnings == ()  # of a process that is gone
+
+
+def test_a_run_of_another_machine_is_told_by_what_it_wrote_last(tmp_path):
+    with ShardStore.create_or_resume(tmp_path, MANIFEST) as store:
+        store.write_shard(0, [row(0)])
+    for seconds, state in ((5, "active elsewhere"), (60, "stopped")):
+        time = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+        (tmp_path / "run_metrics.json").write_text(json.dumps({"run": MANIFEST.run_id, "time": time}))
+        assert run_line(tmp_path).state == state
 
 
 def test_a_folder_whose_manifest_was_cut_is_named_broken(tmp_path):

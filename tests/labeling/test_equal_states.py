@@ -127,7 +127,7 @@ def test_a_state_of_two_solutions_is_worth_twice_the_price():
 @pytest.mark.parametrize("pool", [True, False])
 @pytest.mark.parametrize("on_policy", [True, False])
 def test_compiled_gains_read_shared_states_alike(pool, on_policy):
-    pytest.importorskip("numba")
+    pytest.importorskip("numba", reason="the compiled form needs numba: pip install 'stepward[fast]'")
     from stepward.labeling.changepoint.fast import information_gains
 
     solutions = [

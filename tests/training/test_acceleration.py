@@ -19,7 +19,9 @@ from stepward.training.discriminative import train_discriminative
 from stepward.training.loop import Progress, Schedule
 from stepward.training.preparation import Trained
 
-accelerate = pytest.importorskip("accelerate")
+accelerate = pytest.importorskip(
+    "accelerate", reason="needs accelerate: pip install 'stepward[train]'"
+)
 from accelerate.state import AcceleratorState, GradientState  # noqa: E402
 from accelerate.tracking import GeneralTracker  # noqa: E402
 
@@ -80,7 +82,7 @@ def test_trackers_get_every_step_and_every_evaluation_and_the_weights_stay_the_s
 
 
 def test_tensorboard_gets_its_files(tiny_llama: Path, tmp_path: Path, sums: Sums):
-    pytest.importorskip("tensorboard")
+    pytest.importorskip("tensorboard", reason="the tracker needs tensorboard: pip install 'stepward[train]'")
     accelerator = start_accelerator(["tensorboard"], folder=tmp_path / "logs", on_cpu=True)
     train_discriminative(
         sums(8), [], base=tiny_llama, out=tmp_path / "prm", schedule=QUICK, accelerator=accelerator

@@ -414,7 +414,7 @@ def test_two_class_and_vocabulary_heads_are_saved_as_transformers_models(
 
 
 def test_lora_trains_adapters_and_saves_an_ordinary_model(tiny_llama: Path, tmp_path: Path, sums: Sums):
-    pytest.importorskip("peft")
+    pytest.importorskip("peft", reason="adapters need peft: pip install 'stepward[train]'")
     trained = Trained(lora_rank=4)
     result = train(sums(64), tiny_llama, tmp_path / "prm", trained=trained, schedule=replace(QUICK, epochs=4))
     base = load_file(tiny_llama / "model.safetensors")

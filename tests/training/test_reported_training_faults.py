@@ -83,7 +83,7 @@ def test_p033_a_reloaded_head_is_the_saved_one_and_a_missing_one_is_an_error(
 
 
 def test_p034_a_merged_adapter_keeps_the_trained_head_and_its_width(tiny_llama: Path, tmp_path: Path):
-    pytest.importorskip("peft")
+    pytest.importorskip("peft", reason="adapters need peft: pip install 'stepward[train]'")
     model = new_prm(tiny_llama, head_spec("scalar"))
     prepare(model, Trained(lora_rank=2), "cpu")
     with torch.no_grad():

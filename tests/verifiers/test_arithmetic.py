@@ -192,9 +192,12 @@ def test_no_text_raises_and_every_span_lies_in_it(text: str):
     ],
 )
 def test_hostile_text_ends_at_once_and_refutes_nothing(text: str):
-    began = time.process_time()
-    assert verify_step(text).kind is not REFUTED
-    assert time.process_time() - began < 2.5  # 0.5 on a quiet core
+    took = []
+    for _ in range(3):  # the best of three: a busy machine slows some, not all
+        began = time.process_time()
+        assert verify_step(text).kind is not REFUTED
+        took.append(time.process_time() - began)
+    assert min(took) < 1.0
 
 
 async def test_values_of_letters_support_and_never_refute():

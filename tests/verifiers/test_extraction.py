@@ -158,6 +158,9 @@ def test_whatever_the_text_the_span_lies_in_it(text: str) -> None:
     ],
 )
 def test_time_is_linear_in_the_text(part: str) -> None:
-    began = time.process_time()
-    extract_answer("The answer is " + part * (100_000 // len(part)))
-    assert time.process_time() - began < 2.0  # .1 on a quiet core; quadratic time would be minutes
+    took = []
+    for _ in range(3):  # the best of three: a busy machine slows some, not all
+        began = time.process_time()
+        extract_answer("The answer is " + part * (100_000 // len(part)))
+        took.append(time.process_time() - began)
+    assert min(took) < 0.5

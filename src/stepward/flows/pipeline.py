@@ -187,7 +187,7 @@ async def run_pipeline(
         if nothing_left(run) is None:
             say(f"round {number + 1}: labelling")
             await label(run, resume=True, through=_named(through, f"round {number + 1} "), watch=watch)
-        if not (folder / "prm" / "done.json").is_file():
+        if not (folder / "trained.json").is_file():
             say(f"round {number + 1}: training on {number + 1} dataset{'s' if number else ''}")
             await _in_thread(through, f"round {number + 1} train", lambda n=number: _train(config, n))
         if not (folder / "round.json").is_file():
@@ -241,7 +241,7 @@ async def _search(config: PipelineConfig, number: int) -> None:
 
 def _train(config: PipelineConfig, number: int) -> None:
     train(config.training(number))
-    write_durably(config.folder(number) / "prm" / "done.json", b"{}\n")
+    write_durably(config.folder(number) / "trained.json", b"{}\n")
 
 
 def _close(config: PipelineConfig, number: int) -> None:

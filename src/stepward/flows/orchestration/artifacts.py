@@ -10,6 +10,7 @@ from uuid import UUID
 
 from stepward.flows.config import LabelConfig
 from stepward.flows.label import Progress
+from stepward.flows.orchestration.prefect_server import is_of_server
 from stepward.prm.dataset.manifest import Totals
 from stepward.prm.dataset.store import Dataset, open_dataset
 from stepward.prm.errors import StoreError
@@ -145,6 +146,7 @@ def _row(name: str, number: float, of: float | None = None) -> dict[str, Any]:
 async def _tolerated(call: Any) -> object:
     try:
         return await call
-    except Exception:
-        # A server that has gone or is locked: the run goes on, and Prefect's own log has told why.
-        return None
+    except Exception as fault:
+        if not is_of_server(fault):
+            raise
+        return None  # the server has gone or is locked: the run goes on, and its end tells of it

@@ -15,7 +15,7 @@ import httpx
 from stepward.flows.config import LabelConfig
 from stepward.flows.label import Progress, Through, Watch, directly, label
 from stepward.flows.orchestration.artifacts import LabelPage
-from stepward.flows.orchestration.prefect_server import PrefectServer
+from stepward.flows.orchestration.prefect_server import PrefectServer, is_of_server
 from stepward.flows.part import Part
 from stepward.prm.errors import EngineError
 
@@ -141,7 +141,7 @@ async def as_flow(
         with tagged(*tags):
             await run(parameters)
     except Exception as fault:
-        if not _is_of_server(fault) or (began and not results):
+        if not is_of_server(fault) or (began and not results):
             raise
         # Prefect asked again and again before it gave up. The work does not depend on its books.
         say_without_server(fault)
@@ -164,12 +164,6 @@ def say_without_server(fault: Exception) -> None:
         "the run's page is not complete, its rows are",
         file=sys.stderr,
     )
-
-
-def _is_of_server(fault: Exception) -> bool:
-    """Whether a fault is Prefect's server's: engines and the Hub raise Stepward's own errors."""
-    unreached = isinstance(fault, RuntimeError) and str(fault).startswith("Failed to reach API")
-    return unreached or isinstance(fault, httpx.HTTPError)
 
 
 def stages_as_tasks() -> Through:
@@ -199,7 +193,7 @@ def stages_as_tasks() -> Through:
         try:
             await run_stage(stage)
         except Exception as fault:
-            if not _is_of_server(fault):
+            if not is_of_server(fault):
                 raise
             if stage not in done:
                 await work()

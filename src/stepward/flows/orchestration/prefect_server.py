@@ -17,6 +17,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import IO
 
+import httpx
+
 from stepward.prm.errors import ConfigError
 
 _QUIET_DEFAULTS = {
@@ -96,6 +98,12 @@ _BOUNDED = {
     "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(14 * 86400),
     "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "P2D",
 }
+
+
+def is_of_server(fault: Exception) -> bool:
+    """Whether a fault is Prefect's server's: engines and the Hub raise Stepward's own errors."""
+    unreached = isinstance(fault, RuntimeError) and str(fault).startswith("Failed to reach API")
+    return unreached or isinstance(fault, httpx.HTTPError)
 
 
 def set_bounds() -> None:
@@ -179,7 +187,5 @@ def _start_own() -> None:
 
 
 def _ask_health(url: str) -> None:
-    import httpx
-
     response = httpx.get(url.rstrip("/") + "/health", timeout=5.0)
     response.raise_for_status()

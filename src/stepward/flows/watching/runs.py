@@ -7,6 +7,7 @@ figures that each process leaves (``flows.watching.observe``) how far it is.
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from stepward.prm.errors import StoreError
 from stepward.prm.locks import LOCK_NAME, holders
 
 _DEPTH = 4
+_RECENT_S = 30.0  # figures are written every few seconds (``observe``)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,8 @@ class RunLine:
 
     Attributes:
         folder: Of its dataset.
-        state: ``finished``, ``running``, ``stopped``, or ``broken: why``.
+        state: ``finished``, ``running``, ``stopped``, or ``broken: why``. Locks of other machines are not seen from
+            here: what wrote its figures within the last half minute and has no owner is ``active elsewhere``.
         owner: The processes of this machine that are at it.
         shards: Finished ones, and ``shards_total`` where a process of it has said how many problems there are.
         problems: In finished shards, of ``problems_total``.
@@ -75,7 +78,7 @@ def run_line(folder: Path) -> RunLine:
     seconds = _seconds(folder, manifest.run_id)
     return RunLine(
         folder=folder,
-        state="finished" if sealed else "running" if owner else "stopped",
+        state=_state(sealed, owner, states),
         owner=owner if not sealed else "",
         shards=len(shards),
         shards_total=shards_total,
@@ -86,6 +89,17 @@ def run_line(folder: Path) -> RunLine:
         labels_per_hour=3600 * labels / seconds if seconds and labels else None,
         warnings=tuple(sorted({str(w) for s in states for w in s.get("warnings", ())})) if owner else (),
     )
+
+
+def _state(sealed: bool, owner: str, states: list[dict[str, Any]]) -> str:
+    if sealed:
+        return "finished"
+    if owner:
+        return "running"
+    now = datetime.now(UTC)
+    times = [datetime.fromisoformat(s["time"]) for s in states if isinstance(s.get("time"), str)]
+    recent = any((now - t).total_seconds() < _RECENT_S for t in times)
+    return "active elsewhere" if recent else "stopped"
 
 
 def runs_table(lines: list[RunLine]) -> Any:
