@@ -19,9 +19,7 @@ from stepward.training.discriminative import train_discriminative
 from stepward.training.loop import Progress, Schedule
 from stepward.training.preparation import Trained
 
-accelerate = pytest.importorskip(
-    "accelerate", reason="needs accelerate: pip install 'stepward[train]'"
-)
+accelerate = pytest.importorskip("accelerate", reason="needs accelerate: pip install 'stepward[train]'")
 from accelerate.state import AcceleratorState, GradientState  # noqa: E402
 from accelerate.tracking import GeneralTracker  # noqa: E402
 
