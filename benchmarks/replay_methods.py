@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from benchmarks.peers import THRESHOLDS
 from stepward.flows.machine_checked import true_first_error
+from stepward.labeling.allocation.equal_states import EqualStatesOnce, merged
 from stepward.labeling.allocation.fixed_k import FixedK
 from stepward.labeling.allocation.information_gain import InformationGain
 from stepward.labeling.changepoint.fast import readings
@@ -17,7 +18,7 @@ from stepward.labeling.changepoint.problem import posteriors
 from stepward.labeling.estimators.registry import make_estimator
 from stepward.labeling.evidence import AllocationRule, Draw, LabelingConstants, SolutionEvidence, prefix_nodes
 from stepward.prm.dataset.store import open_dataset
-from stepward.prm.types import Allocation, Counts, LabeledSolution, Outcome, Rollout
+from stepward.prm.types import Counts, LabeledSolution, Outcome, Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,35 +250,6 @@ def decoded(
     return Labeled(predicted, tokens, rollouts, confidence, errors, np.array(theta))
 
 
-def merged(evidence: Sequence[SolutionEvidence]) -> list[SolutionEvidence]:
-    """Evidence as a method has it that knows equal states: the draws of each, in every solution through it."""
-    pools: dict[int, tuple[Outcome, ...]] = {}
-    for each in evidence:
-        for node, draws in zip(each.nodes[1:], each.draws[1:], strict=True):
-            pools[node] = pools.get(node, ()) + draws
-    return [replace(e, draws=(e.draws[0], *(pools[node] for node in e.nodes[1:]))) for e in evidence]
-
-
-@dataclass(frozen=True, slots=True)
-class OneStateOnce:
-    """A peer's rule that looks up what was drawn at an equal state, and draws there for one solution only."""
-
-    rule: AllocationRule
-
-    @property
-    def kind(self) -> Allocation:
-        """The rule's own."""
-        return self.rule.kind
-
-    def next_draws(self, solutions: Sequence[SolutionEvidence]) -> list[Draw]:
-        """What the rule asks; of several solutions that ask at one state the first gets the rollouts."""
-        asked = self.rule.next_draws(merged(solutions))
-        first: dict[int, int] = {}
-        for draw in asked:
-            first.setdefault(solutions[draw.solution].nodes[draw.prefix], draw.solution)
-        return [d for d in asked if first[solutions[d.solution].nodes[d.prefix]] == d.solution]
-
-
 def by_rule(
     problems: Sequence[Sequence[Logged]],
     rule: AllocationRule,
@@ -289,13 +261,13 @@ def by_rule(
 ) -> Labeled:
     """A registered estimator on a rule's rollouts. What it leaves undecided counts as "no step is wrong".
 
-    ``once``: as a method that knows equal states (``OneStateOnce``); else each solution by itself, as the papers.
+    ``once``: as a method that knows equal states (``EqualStatesOnce``); else each solution by itself, as the papers.
     """
     estimator = make_estimator(labeler, allocation=rule.kind, truncated_as="wrong", **options)
     predicted, errors, tokens, rollouts = [], [], [], []
     for number, problem in enumerate(problems):
         replay = Replay(problem, number, seed)
-        replay.follow(OneStateOnce(rule) if once else rule)
+        replay.follow(EqualStatesOnce(rule) if once else rule)
         seen = merged(replay.evidence) if once else replay.evidence
         counts = [counts_of(problem, i, e) for i, e in enumerate(seen)]
         for i, labels in enumerate(estimator.estimate(seen, counts)):

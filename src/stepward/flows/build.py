@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from stepward import __version__
 from stepward.flows.config import LabelConfig
@@ -56,7 +57,7 @@ def build_labeling(
     constants: LabelingConstants,
     engines: Engines | None = None,
     *,
-    pilot: Mapping[str, float] | None = None,
+    pilot: Mapping[str, Any] | None = None,
 ) -> LabelingJob:
     """Bind everything that a labelling run names.
 

@@ -102,7 +102,8 @@ class LabelConfig(Config):
         uniform_from: Draws from the bare problem from which one whose draws are all right, or all wrong, gets no
             rollouts; 0 = never.
         grid: The posterior's grid: the ``default``, or the one that predicts K = 8 rollouts at every prefix of the
-            pilot's problems best (``pilot``: other points or fitted weights where they clearly do).
+            pilot's problems best (``pilot``: other points or fitted weights where they clearly do). ``auto`` is
+            ``pilot`` where the run is large enough to pay for it (``flows.pilot``), else ``default``.
         pilot_problems: Problems of the pilot that fixes constants.
         shard_problems: Problems a shard; the unit of resumption.
         problems_in_flight: Problems labelled at the same time in one worker.
@@ -143,7 +144,7 @@ class LabelConfig(Config):
     verifier_quality: str = "assumed"
     outcomes: OutcomesFrom = "answers"
     uniform_from: int = Field(default=8, ge=0)
-    grid: Literal["default", "pilot"] = "default"
+    grid: Literal["auto", "default", "pilot"] = "auto"
     pilot_problems: int = Field(default=16, ge=1)
     seed: int = Field(default=0, ge=0)
     shard_problems: int = Field(default=50, ge=1)
@@ -196,6 +197,11 @@ class LabelConfig(Config):
         return "posterior" if anything and self.labeler == "changepoint" else "returns"
 
     @property
+    def reads_posterior(self) -> bool:
+        """Whether anything reads the change-point posterior."""
+        return self.labeler == "changepoint" or self.allocation == "information_gain"
+
+    @property
     def fuses_in_posterior(self) -> bool:
         """Whether the posterior itself reads verdicts and hints."""
         return RULES[self.fusion_name].in_posterior
@@ -209,8 +215,8 @@ class LabelConfig(Config):
         for role in ("policy", "completer", "judge", "hint", "verifier_quality"):
             if settings[role] is not None:
                 settings[role] = _portable(settings[role])
-        if self.grid == "default":
-            del settings["grid"]  # folders from before it could be named are of the same run
+        if self.grid == "auto":
+            del settings["grid"]  # folders from before it could be named go on with the constants that they hold
         return settings
 
 

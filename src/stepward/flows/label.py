@@ -56,6 +56,7 @@ class Progress:
         began: ``time.monotonic()`` at the start.
         stopped: Why a budget ended the run, or None.
         shards_left: Shards that other processes of the run have still to do.
+        notes: What a person should know of how the run was set up.
     """
 
     total_problems: int
@@ -72,6 +73,7 @@ class Progress:
     began: float = field(default_factory=time.monotonic)
     stopped: str | None = None
     shards_left: int = 0
+    notes: list[str] = field(default_factory=list[str])
 
     @property
     def solve_rate(self) -> float | None:
@@ -130,7 +132,7 @@ async def label(
     fixed = await fix_constants(config, loaded, problems, given, fresh=overwrite)
     job = build_labeling(config, fixed.constants, loaded, pilot=fixed.pilot)
     mine = [i for i in range(len(shards)) if part is None or part.holds(i)]
-    progress = Progress(sum(len(shards[i]) for i in mine))
+    progress = Progress(sum(len(shards[i]) for i in mine), notes=fixed.notes)
     budget = Budget(progress, config.budget_tokens, config.budget_hours, fixed.spent, fixed.problem_tokens)
     with ShardStore.create_or_resume(
         config.out,

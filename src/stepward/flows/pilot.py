@@ -6,6 +6,10 @@ the manifest that is there, so that it goes on at the same price whatever the en
 The pilot's problems are spread over the file and labelled with the seeds that the run will use. Where a budget is
 given, the price is bisected: what the pilot's problems spend at a price is what the run would spend on them, and a
 rollout that one price has drawn is remembered for the next.
+
+Where the run is large enough to pay for it the pilot also chooses the posterior's grid: a policy whose wrong paths
+never come right, or often do, has another one than the default. It may take a fiftieth of the problems and a tenth of
+the budget; else the default grid stays, and the manifest says so.
 """
 
 import asyncio
@@ -19,6 +23,7 @@ from stepward.flows.build import build_labeling
 from stepward.flows.config import LabelConfig
 from stepward.flows.remembered import Remembered
 from stepward.labeling import constants as stored_constants
+from stepward.labeling.allocation.equal_states import EqualStatesOnce
 from stepward.labeling.allocation.information_gain import price_for_budget, scale_free_price
 from stepward.labeling.annotate import ProblemResult, annotate
 from stepward.labeling.changepoint.choice import choose_grid
@@ -38,7 +43,12 @@ Given = Mapping[str, Sequence[GivenSolution]] | None
 BUDGET_SHARE = 0.95
 """Of the budget that the price aims at: the run stops at a problem boundary, before the last tokens."""
 GRID_ROLLOUTS = 8
-"""At every prefix of the pilot's solutions, where it chooses the grid."""
+"""At every prefix of the pilot's solutions, where it chooses the grid; equal states are drawn once."""
+GRID_RUN = 50
+"""A run of so many times the pilot's problems lets it choose the grid: a uniform pilot costs at most a fiftieth of
+Math-Shepherd's tokens then."""
+GRID_BUDGET_SHARE = 0.1
+"""Most of a token budget that choosing the grid may take, as far as its first problem tells."""
 _WIDENINGS = 5
 _WIDEN = 4.0
 _HALVINGS = 5  # of a factor 4: the price within 5 %
@@ -50,16 +60,30 @@ class Fixed:
 
     Attributes:
         constants: What labelling reads.
-        pilot: What the manifest says of a pilot for a budget: problems, the budget, what the run will spend by it.
+        pilot: What the manifest says of the pilot: of one for a budget its problems, the budget, what the run will
+            spend by it; ``grid``: what was chosen, or why the default stayed.
         spent: Tokens that it sampled in this process.
         problem_tokens: What a problem is taken to cost: the pilot's dearest at its price, else a solution's mean times
             their number; 0 where nothing was drawn.
     """
 
     constants: LabelingConstants = field(default_factory=LabelingConstants)
-    pilot: Mapping[str, float] = field(default_factory=dict[str, float])
+    pilot: Mapping[str, Any] = field(default_factory=dict[str, Any])
     spent: int = 0
     problem_tokens: float = 0.0
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person is told of it."""
+        grid = self.pilot.get("grid")
+        if grid is None:
+            return []
+        if "why" in grid:
+            return [f"the posterior's grid is the default: {grid['why']}"]
+        return [
+            f"the posterior's grid ({grid['chosen']}) was chosen by {grid['solutions']:,} solutions of a pilot, "
+            f"{grid['tokens']:,} tokens"
+        ]
 
 
 async def fix_constants(
@@ -93,14 +117,13 @@ async def fix_constants(
         if learning:
             quality = learned(rows)
             constants = replace(constants, precision=dict(quality.precision), recall=dict(quality.recall))
-    if config.grid == "pilot":
-        chosen = choose_grid(await _uniform(config, constants, engines, problems, given))
-        constants = replace(constants, axis_points=chosen.axis_points, axis_weights=chosen.axis_weights)
-    note: dict[str, float] = {}
+    note: dict[str, Any] = {}
+    if config.grid != "default" and config.reads_posterior:
+        constants, note["grid"] = await _grid_for(config, constants, engines, problems, given)
     dearest = statistics.fmean(lengths) * config.num_solutions if lengths and given is None else 0.0
     if config.budget_tokens is not None and config.price is None and _pays(config):
         constants, expected, dearest = await _price_for(config, constants, engines, problems, given)
-        note = {
+        note |= {
             "problems": len(_pilot_problems(config, problems)),
             "budget_tokens": config.budget_tokens,
             "expected_tokens": round(expected),
@@ -190,27 +213,63 @@ async def _pilot(
     )
 
 
+async def _grid_for(
+    config: LabelConfig,
+    constants: LabelingConstants,
+    engines: Engines,
+    problems: Sequence[Problem],
+    given: Given,
+) -> tuple[LabelingConstants, dict[str, Any]]:
+    """The constants with the grid that the pilot chose, or with the default's, and what the manifest says of it."""
+    pilot = _pilot_problems(config, problems)
+    if config.grid == "auto" and len(problems) < GRID_RUN * config.pilot_problems:
+        few = f"{len(problems)} problems are too few for a pilot of {config.pilot_problems} to choose it"
+        return constants, {"chosen": "default", "why": few}
+    # Tools, judge and hints say nothing of the grid, and cost.
+    alone = replace(engines, verify_steps=None, reward_model=None)
+    results: list[ProblemResult] = []
+    if config.budget_tokens is not None:
+        results = await _uniform(config, constants, alone, pilot[:1], given)
+        expected = results[0].tokens * len(pilot)
+        if config.grid == "auto" and expected > GRID_BUDGET_SHARE * config.budget_tokens:
+            dear = f"a pilot would take some {expected:,} tokens of a budget of {config.budget_tokens:,}"
+            return constants, {"chosen": "default", "why": dear}
+    results += await _uniform(config, constants, alone, pilot[len(results) :], given)
+    # Copies are no independent draws: a problem whose rows are marked so says nothing of the grid.
+    told = [
+        _evidence(r)
+        for r in results
+        if r.solutions and not any("degenerate" in row.marks for row in r.solutions)
+    ]
+    chosen = choose_grid(told)
+    note = {"chosen": chosen.name, "nats": round(chosen.nats, 1), "tokens": sum(r.tokens for r in results)}
+    note |= {"problems": len(told), "solutions": sum(map(len, told))}
+    # Eight digits: the last ones depend on the machine, and the manifest names the run.
+    weights = {axis: tuple(round(w, 8) for w in values) for axis, values in chosen.axis_weights.items()}
+    return replace(constants, axis_points=chosen.axis_points, axis_weights=weights), note
+
+
 async def _uniform(
     config: LabelConfig,
     constants: LabelingConstants,
     engines: Engines,
     problems: Sequence[Problem],
     given: Given,
-) -> list[list[SolutionEvidence]]:
-    """Evidence on the pilot's solutions with the same number of rollouts at every prefix, whatever their outcomes."""
+) -> list[ProblemResult]:
+    """Problems with the same number of rollouts at every prefix of their solutions, whatever their outcomes."""
     uniform = config.model_copy(
         update={
             "allocation": "fixed_k", "num_rollouts": GRID_ROLLOUTS, "allocation_options": {},
-            "labeler": "changepoint", "fusion": "returns",
+            "labeler": "changepoint", "fusion": "returns", "uniform_from": 0,
         }
     )  # fmt: skip
-    results = await _pilot(uniform, constants, engines, problems, given)
-    # Copies are no independent draws: a problem whose rows are marked so says nothing of the grid.
-    return [
-        _evidence(r)
-        for r in results
-        if r.solutions and not any("degenerate" in row.marks for row in r.solutions)
-    ]
+    plan = build_labeling(uniform, constants, engines).plan
+    plan = replace(plan, allocation=EqualStatesOnce(plan.allocation))
+    return list(
+        await asyncio.gather(
+            *(annotate(p, plan, engines, None if given is None else given[p.id]) for p in problems)
+        )
+    )
 
 
 def _evidence(result: ProblemResult) -> list[SolutionEvidence]:

@@ -110,7 +110,7 @@ async def plan_labeling(config: LabelConfig, *, pilot_problems: int = PILOT_PROB
     finally:
         await job.close()
     pilot = measured(results, meter, began, time.monotonic())
-    notes = _notes(config, pilot, fixed.spent, len(chosen))
+    notes = [*_notes(config, pilot, fixed.spent, len(chosen)), *fixed.notes]
     return scaled(pilot, len(problems), config, notes)
 
 
@@ -220,7 +220,7 @@ def _notes(config: LabelConfig, pilot: Pilot, fixing_tokens: int, size: int) -> 
             f"; the run has {config.problems_in_flight}, which fills an engine better: hours are at most these"
         )
     if fixing_tokens:
-        notes.append(f"the run's own pilot samples {fixing_tokens:,} tokens more, to fix the price")
+        notes.append(f"the run's own pilot samples {fixing_tokens:,} tokens more, to fix price and grid")
     if config.budget_tokens is not None:
         expected = pilot.per_problem["generated tokens"].mean()
         covered = config.budget_tokens / max(1.0, expected)

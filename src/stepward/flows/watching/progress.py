@@ -83,6 +83,7 @@ def summary(progress: Progress, folder: Path) -> str:
         f"{folder}: {progress.problems:,} problems, {progress.solutions:,} solutions ({outcomes or 'none'})",
         f"  {progress.labelled_steps:,} of {progress.steps:,} steps labelled, {progress.tokens:,} tokens sampled",
     ]
+    lines += [f"  {note}" for note in progress.notes]
     if progress.found:
         lines.append(f"  {progress.found:,} problems were finished by an earlier run")
     if progress.exhausted:

@@ -39,6 +39,12 @@ class ChosenGrid:
     axis_weights: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
     nats: float = 0.0
 
+    @property
+    def name(self) -> str:
+        """``default``, ``fine``, or one of them ``, fitted``."""
+        points = "fine" if self.axis_points else "default"
+        return f"{points}, fitted" if self.axis_weights else points
+
 
 def choose_grid(problems: Problems) -> ChosenGrid:
     """The default grid, or the one that predicts the pilot's rollouts best: other points, fitted weights, or both.
