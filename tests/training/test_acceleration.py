@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from stepward.prm.errors import InputError
+from stepward.prm.models.load import load
 from stepward.prm.types import LabeledSolution
-from stepward.training.acceleration import start_accelerator
+from stepward.training.acceleration import refuse_flat_shards, start_accelerator
 from stepward.training.discriminative import train_discriminative
 from stepward.training.loop import Progress, Schedule
 from stepward.training.preparation import Trained
@@ -86,7 +87,33 @@ def test_tensorboard_gets_its_files(tiny_llama: Path, tmp_path: Path, sums: Sums
         sums(8), [], base=tiny_llama, out=tmp_path / "prm", schedule=QUICK, accelerator=accelerator
     )
     accelerator.end_training()
-    assert list((tmp_path / "logs").rglob("events.out.tfevents*"))
+    (path,) = (tmp_path / "logs/stepward").glob("events.out.tfevents*")  # settings have a file of their own
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(path))
+    events.Reload()
+    # 8 solutions in batches of 8, two epochs: one step each, and the loss of both epochs.
+    assert [e.step for e in events.Scalars("loss")] == [1, 2]
+    history = load(tmp_path / "prm").description.history
+    assert [e.value for e in events.Scalars("validation/loss")] == pytest.approx([h["loss"] for h in history])
+
+
+def test_weights_and_biases_gets_its_files_without_a_network(
+    tiny_llama: Path, tmp_path: Path, sums: Sums, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("wandb", reason="the tracker needs wandb: pip install wandb")
+    for name, value in (("MODE", "offline"), ("DIR", str(tmp_path)), ("SILENT", "true")):
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    accelerator = start_accelerator(["wandb"], folder=tmp_path, settings={"loss": "bce"}, on_cpu=True)
+    train_discriminative(
+        sums(8), [], base=tiny_llama, out=tmp_path / "prm", schedule=QUICK, accelerator=accelerator
+    )
+    accelerator.end_training()
+    (path,) = tmp_path.rglob("run-*.wandb")
+    kept = path.read_bytes()
+    assert b"validation/loss" in kept
+    for epoch in load(tmp_path / "prm").description.history:
+        assert repr(epoch["loss"]).encode() in kept
 
 
 def test_an_unknown_tracker_and_one_without_its_library_are_named(tmp_path: Path):
@@ -189,6 +216,17 @@ def test_sharded_weights_are_gathered_once_and_saved_whole(tiny_llama: Path, tmp
     assert all(torch.equal(plain[k], sharded[k]) for k in plain)
 
 
+def test_fsdp_that_flattens_weights_is_refused(tmp_path: Path):
+    class Flat:
+        class state:  # noqa: N801
+            fsdp_plugin = accelerate.FullyShardedDataParallelPlugin(fsdp_version=1)
+
+    with pytest.raises(InputError, match="fsdp_version: 2"):
+        refuse_flat_shards(Flat)
+    Flat.state.fsdp_plugin = accelerate.FullyShardedDataParallelPlugin(fsdp_version=2)
+    refuse_flat_shards(Flat)
+
+
 RUN = """
 import sys
 from pathlib import Path
@@ -205,9 +243,26 @@ def slowly(progress):
     if how == "killed":
         import time
         time.sleep(0.3)
-accelerator = start_accelerator(folder=out.parent, on_cpu=True) if how == "several" else None
+accelerator = start_accelerator(folder=out.parent, on_cpu=True) if how in ("several", "sharded") else None
 if accelerator is not None:
     assert accelerator.num_processes == 2, accelerator.num_processes
+if how == "sharded":
+    # accelerate chooses FSDP on accelerators alone; its own code for it, and torch's, run on a CPU as well.
+    from accelerate.state import PartialState
+    from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+    PartialState._shared_state["distributed_type"] = accelerator.state.distributed_type = DistributedType.FSDP
+    accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2, cpu_ram_efficient_loading=False, auto_wrap_policy="transformer_based_wrap",
+        transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
+    )
+    def sharded(progress):
+        from torch.distributed.tensor import DTensor
+        shares = [p.to_local().numel() / p.numel() for p in models[0].parameters() if isinstance(p, DTensor)]
+        assert len(shares) == len(list(models[0].parameters())) and min(shares) < 1
+    models = []
+    prepare = accelerator.prepare
+    accelerator.prepare = lambda model, optimizer: models.append(model) or prepare(model, optimizer)
+    slowly = sharded
 train_discriminative(
     rows, rows[:8], base=base, out=out, accelerator=accelerator, on_progress=slowly,
     schedule=Schedule(epochs=2, batch_size=8, learning_rate=1e-2, micro_batch_tokens=90, save_every_steps=2),
@@ -222,14 +277,16 @@ def script(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("how", ["several", "sharded"])
 def test_two_processes_give_the_weights_of_one_with_the_same_effective_batch(
-    tiny_llama: Path, tmp_path: Path
+    tiny_llama: Path, tmp_path: Path, how: str
 ):
+    """``several`` holds all weights in each process, ``sharded`` half of them (FSDP version 2 over gloo)."""
     program, here = script(tmp_path), str(Path(__file__).parent)
     subprocess.run([sys.executable, program, here, str(tiny_llama), str(tmp_path / "one"), "one"], check=True)
     subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program), here,
-         str(tiny_llama), str(tmp_path / "two"), "several"],
+         str(tiny_llama), str(tmp_path / "two"), how],
         check=True, timeout=500,
     )  # fmt: skip
     one, two = (load_file(tmp_path / n / "model.safetensors") for n in ("one", "two"))

@@ -28,7 +28,7 @@ def start_accelerator(
         project: The trackers' name for the project.
 
     Raises:
-        InputError: accelerate is not installed, or a tracker's library is not.
+        InputError: accelerate is not installed, or a tracker's library is not; or FSDP's first version is set.
     """
     try:
         from accelerate import Accelerator
@@ -47,9 +47,24 @@ def start_accelerator(
                 f"the tracker {name!r} needs its library, which is not installed: pip install {name}"
             )
     accelerator = Accelerator(cpu=on_cpu, log_with=list(trackers) or None, project_dir=str(folder))
+    refuse_flat_shards(accelerator)
     if trackers:
         plain = {
             k: v if isinstance(v, bool | str | int | float) else str(v) for k, v in (settings or {}).items()
         }
         accelerator.init_trackers(project, config=plain)
     return accelerator
+
+
+def refuse_flat_shards(accelerator: Any) -> None:
+    """Refuse FSDP's first version: it joins weights into flat ones, and the head has none of its own then.
+
+    Raises:
+        InputError: The configuration says ``fsdp_version: 1``, or leaves accelerate's default of 1.
+    """
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    if plugin is not None and plugin.fsdp_version == 1:
+        raise InputError(
+            "training under FSDP version 1, which joins the weights of a model into flat ones, so that its head cannot "
+            "be run on its own; set fsdp_version: 2 in accelerate's configuration (or FSDP_VERSION=2)"
+        )
