@@ -6,7 +6,7 @@ silently. Soft labels stay floats.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -36,6 +36,7 @@ class Example:
         finished: False where the solution was truncated or gave no answer.
         first_error: Index of the first wrong step, or None.
         decided: Whether ``first_error`` is known: there is one, or every step has a label.
+        rolled_in: First steps that are another solution's and carry no target (see ``rollouts``).
     """
 
     solution_id: str
@@ -50,6 +51,7 @@ class Example:
     finished: bool
     first_error: int | None
     decided: bool
+    rolled_in: int = 0
 
     @property
     def labelled(self) -> int:
@@ -165,6 +167,7 @@ def collate(
     mask_after_first_error: bool = False,
     over_limit: str = "refuse",
     block_tokens: int = 0,
+    rolled_in: Mapping[str, int] | None = None,
 ) -> tuple[list[Example], CollationReport]:
     """Examples of the rows, and the account of all of them.
 
@@ -177,6 +180,7 @@ def collate(
         over_limit: ``refuse`` rows over the token limit or ``cut`` whole last steps.
         block_tokens: 0 puts targets at step ends. n > 0 puts the solution's outcome at the end of every block of n
             step tokens instead, 1 at every step token (VGS); ``target`` then has no say.
+        rolled_in: First steps, by solution id, that are another solution's: they carry no target.
 
     Raises:
         InputError: No such target, or no row could be used.
@@ -191,6 +195,8 @@ def collate(
         seen += 1
         try:
             example = _example(row, inputs, target, confidence_weights, mask_after_first_error, over_limit)
+            if rolled_in and rolled_in.get(row.solution.id):
+                example = _rolled_in(example, rolled_in[row.solution.id])
             if block_tokens:
                 example = _outcome_at_blocks(example, block_tokens)
             check_positions(example)
@@ -255,8 +261,26 @@ def _example(
     )
 
 
+def _rolled_in(example: Example, steps: int) -> Example:
+    """The same without the targets and counts of its first steps."""
+    if steps >= len(example.places):
+        raise InputRefused(
+            "no step of its own", f"rollout {example.solution_id} has no step within the token limit"
+        )
+    blank = (0,) * steps
+    return replace(
+        example,
+        targets=(math.nan,) * steps + example.targets[steps:],
+        right=blank + example.right[steps:],
+        trials=blank + example.trials[steps:],
+        rolled_in=steps,
+    )
+
+
 def _outcome_at_blocks(example: Example, block_tokens: int) -> Example:
     first, last = example.encoded.prompt_length, len(example.encoded.token_ids) - 1
+    if example.rolled_in:
+        first = example.encoded.step_ends[example.rolled_in - 1] + 1
     places = tuple(sorted({*range(first + block_tokens - 1, last, block_tokens), last}))
     blanks = (0,) * len(places)
     return replace(

@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stepward.prm.errors import StoreError
+from stepward.prm.errors import InputError, StoreError
 from stepward.prm.models.batches import batches_by_prompt, make_batch
 from stepward.prm.models.discriminative import can_share_prompts, reference_logprobs, take_logprobs
 from stepward.prm.models.folder import (
@@ -34,7 +34,7 @@ from stepward.prm.models.weights import load_reference
 from stepward.prm.prompts import PromptTemplate, plain_template
 from stepward.prm.seeds import derive_seed
 from stepward.prm.steps import StepFormat
-from stepward.prm.types import LabeledSolution
+from stepward.prm.types import LabeledSolution, Rollout
 from stepward.training.checkpoint import newest_state
 from stepward.training.collate import CollationReport, Example, collate, reweigh
 from stepward.training.loop import Loop, Progress, Schedule, fit, is_sharded, threads
@@ -49,6 +49,7 @@ from stepward.training.preparation import (
     start_model,
     trained_names,
 )
+from stepward.training.rollouts import rollout_rows
 from stepward.training.validation import evaluate
 
 LOG = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ class Labelling:
         balance_problems: Problems weigh the same.
         block_tokens: n > 0 puts the outcome at every n-th step token (VGS).
         over_limit: ``refuse`` or ``cut``.
+        rollouts_per_problem: n > 0 trains on so many of each problem's rollouts as well; see ``rollout_rows``.
     """
 
     target: str = "label"
@@ -94,6 +96,7 @@ class Labelling:
     balance_problems: bool = False
     block_tokens: int = 0
     over_limit: str = "refuse"
+    rollouts_per_problem: int = 0
 
 
 def train_discriminative(
@@ -110,6 +113,7 @@ def train_discriminative(
     prompt: PromptTemplate | None = None,
     max_tokens: int = 0,
     labelling: Labelling | None = None,
+    rollouts: Iterable[tuple[str, Rollout]] = (),
     schedule: Schedule | None = None,
     seed: int = 0,
     device: str = "cpu",
@@ -140,6 +144,7 @@ def train_discriminative(
         prompt: Template of the problem statement; plain where None.
         max_tokens: Most ids of a solution; 0 = the backbone's limit.
         labelling: How labels become targets.
+        rollouts: (solution id, rollout), as ``Dataset.rollouts`` gives them; read where ``labelling`` asks for any.
         schedule: How the weights are moved.
         seed: Of the head's first weights, of the order and of dropout.
         device: Where to compute; an accelerator's own device goes before it.
@@ -172,7 +177,7 @@ def train_discriminative(
         check_separator(model, format_of_steps, tokenizer, trained)
         limit = max_tokens or int(getattr(model.backbone.config, "max_position_embeddings", 0) or 0)
         inputs = InputFormat(tokenizer, format_of_steps, prompt or plain_template(), limit)
-        train_set, train_report = _training_set(examples, inputs, labelling)
+        train_set, train_report = _training_set(examples, rollouts, inputs, labelling, seed)
         require_signal(train_set, loss, from_outcomes=objective.needs_outcome)
         valid_set, valid_report = _validation_set(validation, inputs, labelling)
         fingerprint = dataset_fingerprint(train_set)
@@ -251,8 +256,24 @@ def dataset_fingerprint(examples: Sequence[Example]) -> str:
 
 
 def _training_set(
-    rows: Sequence[LabeledSolution], inputs: InputFormat, labelling: Labelling
+    rows: Sequence[LabeledSolution],
+    rollouts: Iterable[tuple[str, Rollout]],
+    inputs: InputFormat,
+    labelling: Labelling,
+    seed: int,
 ) -> tuple[list[Example], CollationReport]:
+    rolled_in: dict[str, int] = {}
+    if labelling.rollouts_per_problem:
+        further, rolled_in = rollout_rows(
+            rows, rollouts, inputs.step_format, inputs.tokenizer,
+            per_problem=labelling.rollouts_per_problem, seed=seed,
+        )  # fmt: skip
+        if not further:
+            raise InputError(
+                f"training on {labelling.rollouts_per_problem} rollouts a problem: none came with the "
+                f"{len(rows)} solutions; hand in the dataset's rollouts, or leave rollouts_per_problem at 0"
+            )
+        rows = [*rows, *further]
     examples, report = collate(
         rows,
         inputs,
@@ -261,6 +282,7 @@ def _training_set(
         mask_after_first_error=labelling.mask_after_first_error,
         over_limit=labelling.over_limit,
         block_tokens=labelling.block_tokens,
+        rolled_in=rolled_in,
     )
     return (
         reweigh(
