@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -210,6 +212,7 @@ def test_settings_that_do_not_fit_each_other_are_all_named(tmp_path):
     assert "needs labeler 'changepoint'" in faults(
         fusion="posterior", labeler="scan", verifiers=("arithmetic",)
     )
+    assert "give judge, a policy" in faults(judge_meta_critique=True)
     both = faults(outcomes="spark", verifier_quality="learned")
     assert "'spark' rest on a judge's reviews" in both
     assert "needs verifiers or a judge" in both
@@ -228,6 +231,50 @@ def test_every_allocation_can_be_named_and_an_option_that_it_has_not_is_refused(
         run(with_(config, allocation="binary_search", allocation_options={"probe": 2}))
     with pytest.raises(ConfigError, match="give pass rates"):
         run(with_(config, allocation="difficulty_k", allocation_options={"hard_below": 2.0}))
+
+
+class ChangesItsMind:
+    """Calls every step incorrect at first and correct once it has criticised itself."""
+
+    def __init__(self):
+        self.inner = scripted_policy(lambda *a: "")
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    async def sample(self, request):
+        prompt = self.inner.tokenizer.decode(request.prefix.prompt_ids)
+        word = "correct" if "REMARKS" in prompt else "incorrect"
+        said = "REMARKS" if "FIRST LOOK" in prompt and "REMARKS" not in prompt else "FIRST LOOK"
+        lines = [
+            f"step {i} ({mark}): {word}" for i, mark in re.findall(r"<step (\d+) ([0-9a-f]{4})>", prompt)
+        ]
+        text = "\n".join([said, *lines])
+        rollout = await self.inner.sample(request)
+        return replace(rollout, token_ids=self.inner.tokenizer.encode(text), text=text)
+
+
+@pytest.mark.parametrize(("meta_critique", "outcome"), [(False, Outcome.WRONG), (True, Outcome.RIGHT)])
+def test_sparks_meta_critique_is_a_setting_of_the_judge_that_decides_outcomes(
+    config, monkeypatch, meta_critique, outcome
+):
+    from stepward.flows import build
+
+    policy = scripted_policy(lambda *a: "One line.\nThe answer is 10.")
+    loaded = {"writer": policy, "critic": ChangesItsMind()}
+    monkeypatch.setattr(build, "load_policy_for", lambda name, config=None: loaded[name])
+    settings = with_(
+        config, limit=1, policy="writer", judge="critic", judge_samples=2, outcomes="spark", allocation="none",
+        judge_meta_critique=meta_critique, price=1e-3,
+    )  # fmt: skip
+    asyncio.run(label(settings))
+    stored = open_dataset(settings.out)
+    assert {r.solution.outcome for r in stored.solutions()} == {outcome}
+    mode = "meta2" if meta_critique else "vote2"
+    versions = {v.version for r in stored.solutions() for x in r.labels for v in x.verdicts}
+    assert all(mode in version for version in versions)
+    assert versions
+    assert ("judge_meta_critique" in stored.manifest.config) == meta_critique
 
 
 def test_a_judge_that_cannot_review_leaves_everything_undecided(config):

@@ -21,15 +21,17 @@ from stepward.labeling.every_mth import EveryMth, EveryMthEstimator
 from stepward.labeling.evidence import AllocationRule, LabelingConstants
 from stepward.labeling.fusion import fusion_rule
 from stepward.labeling.outcomes import Reviews
-from stepward.labeling.plan import Engines, Labeling, StepVerifier
+from stepward.labeling.plan import Engines, Labeling, StepVerifier, TreeSource
 from stepward.labeling.policies.embedded import embedded_folder
 from stepward.labeling.policies.registry import load_policy, policy_names
+from stepward.labeling.search.scoring import ScoreQueue
+from stepward.labeling.search.tree_sources import make_tree
 from stepward.prm.dataset.manifest import Manifest, config_hash
 from stepward.prm.errors import ConfigError, ModelError
 from stepward.prm.models.load import load as load_reward_model
 from stepward.prm.policy import Policy
 from stepward.prm.prompts import PromptTemplate, chat_template, file_template, plain_template
-from stepward.prm.types import LabelerInfo, Problem, Sampler, TokenIds, Verdict
+from stepward.prm.types import Allocation, LabelerInfo, Problem, Sampler, TokenIds, Verdict
 from stepward.verifiers.base import Verifier
 from stepward.verifiers.critiques import StepVotes
 from stepward.verifiers.judge import AS_IS, Judge
@@ -72,8 +74,9 @@ def build_labeling(
         ModelError: A checkpoint without tokenizer, or a template that does not fit.
     """
     allocation = _allocation(config, constants)
+    kind = allocation.kind if config.search is None else Allocation.TREE_SEARCH
     estimator = make_estimator(
-        config.labeler, allocation=allocation.kind, truncated_as=config.truncated_as, constants=constants
+        config.labeler, allocation=kind, truncated_as=config.truncated_as, constants=constants
     )
     if (every := config.steps.label_every) > 1:
         allocation, estimator = EveryMth(allocation, every), EveryMthEstimator(estimator, every)
@@ -101,13 +104,14 @@ def build_labeling(
         constants=constants,
         uniform_from=config.uniform_from,
         unfinished_as_wrong=config.truncated_as == "wrong",
+        search=_search(config, engines),
     )
     stored = to_json(constants, allocation.kind) | ({"pilot": dict(pilot)} if pilot else {})
     stored |= _engine_versions(engines)
     manifest = Manifest(
         config=settings,
         code_version=__version__,
-        allocation=allocation.kind,
+        allocation=kind,
         labeler=labeler,
         seeds={"run": config.seed},
         policy=policy_info,
@@ -118,6 +122,17 @@ def build_labeling(
         tokenizer_hash=engines.completer.tokenizer.hash,
     )
     return LabelingJob(plan, engines, manifest)
+
+
+def _search(config: LabelConfig, engines: Engines) -> TreeSource | None:
+    if config.search is None:
+        return None
+    folder = folder_of(engines.policy)
+    template = chat_template(folder) if folder is not None and _has_chat_template(folder) else AS_IS
+    scorer = None if engines.reward_model is None else ScoreQueue(engines.reward_model)
+    return TreeSource(
+        config.search, make_tree(config.search, config.search_options, template), scorer, config.search_tokens
+    )
 
 
 def _engine_versions(engines: Engines) -> dict[str, dict[str, str]]:
@@ -158,6 +173,7 @@ def _judge(config: LabelConfig) -> Judge:
         template=chat_template(folder) if folder is not None and _has_chat_template(folder) else AS_IS,
         sampler=Sampler(temperature=0.7, top_p=0.95, max_tokens=config.judge_max_tokens),
         num_samples=config.judge_samples,
+        meta_critique=config.judge_meta_critique,
         seed=config.seed,
     )
 

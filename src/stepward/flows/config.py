@@ -85,6 +85,10 @@ class LabelConfig(Config):
         completer: Who samples rollouts; None = the policy.
         allocation: Which prefix gets the next rollout.
         labeler: Counts -> labels.
+        search: A tree search that solutions and their first rollouts come from (``labeling.search.tree_sources``);
+            None samples solutions.
+        search_options: Options of the search by name.
+        search_tokens: Most tokens that a problem's search may sample.
         num_rollouts: K, where the allocation has one.
         price: Nats a token below which information is not bought (``information_gain``); None = by a pilot, so that
             a rollout as long as a solution has to tell .025 nat.
@@ -93,6 +97,8 @@ class LabelConfig(Config):
         judge: Who judges steps: a policy by name. Its verdicts join the tools'.
         judge_samples: Reviews a solution.
         judge_max_tokens: Most tokens a review may have.
+        judge_meta_critique: Each review is criticised and merged before it votes (SPARK's meta-critique): three turns
+            in place of one.
         hint: A reward model, folder or Hub id, that scores every step before the first rollout.
         fusion: How verdicts and hints enter the labels; None = in the posterior where the labeler has one and there
             is anything to fuse, else returns alone.
@@ -129,6 +135,9 @@ class LabelConfig(Config):
     rollout_sampler: SamplerConfig | None = None
     steps: StepsConfig = StepsConfig()
     num_solutions: int = Field(default=4, ge=1)
+    search: str | None = None
+    search_options: dict[str, float | int | bool] = Field(default_factory=dict)
+    search_tokens: int | None = Field(default=None, ge=1)
     allocation: str = "information_gain"
     num_rollouts: int = Field(default=4, ge=0)
     labeler: str = "changepoint"
@@ -139,6 +148,7 @@ class LabelConfig(Config):
     judge: str | None = None
     judge_samples: int = Field(default=8, ge=1)
     judge_max_tokens: int = Field(default=2048, ge=1)
+    judge_meta_critique: bool = False
     hint: str | None = None
     fusion: str | None = None
     verifier_quality: str = "assumed"
@@ -161,9 +171,33 @@ class LabelConfig(Config):
     def _fits(self) -> Self:
         if self.allocation not in ("none", "information_gain") and self.num_rollouts == 0:
             raise ValueError("num_rollouts is 0: name allocation 'none' to label without rollouts")
-        if faults := self._fusion_faults():
+        if faults := [*self._fusion_faults(), *self._search_faults()]:
             raise ValueError("; ".join(faults))
         return self
+
+    def _search_faults(self) -> list[str]:
+        if self.search is None:
+            return (
+                ["search_options and search_tokens are of a search: name one"] if self.search_options else []
+            )
+        from stepward.labeling.search.tree_sources import tree_faults
+
+        faults = tree_faults(self.search, self.search_options, has_scores=self.hint is not None)
+        if self.solutions is not None:
+            faults.append("search finds solutions: give solutions or a search, not both")
+        if self.policy.startswith("replay:"):
+            faults.append("search draws where it likes: a replay log cannot serve it")
+        if self.completer not in (None, self.policy) or self.rollout_sampler not in (None, self.sampler):
+            faults.append(
+                "search draws solutions and rollouts alike: leave completer and rollout_sampler out"
+            )
+        if self.outcomes != "answers":
+            faults.append(f"search follows outcomes, which need reference answers, not {self.outcomes!r}")
+        if self.steps.delimiter == "low_confidence":
+            faults.append(
+                "search cuts steps by their text: another step delimiter than low_confidence is needed"
+            )
+        return faults
 
     def _fusion_faults(self) -> list[str]:
         faults: list[str] = []
@@ -180,6 +214,8 @@ class LabelConfig(Config):
                 faults.append("fusion 'consensus' needs a judge to agree with: name one")
         if "judge" in self.verifiers and self.judge is None:
             faults.append("verifier 'judge' needs to know who judges: give judge, a policy")
+        if self.judge_meta_critique and self.judge is None:
+            faults.append("judge_meta_critique needs to know who judges: give judge, a policy")
         if self.outcomes == "spark" and self.judge is None:
             faults.append("outcomes 'spark' rest on a judge's reviews: give judge, a policy")
         if self.verifier_quality != "assumed" and not speakers:
@@ -216,7 +252,14 @@ class LabelConfig(Config):
             if settings[role] is not None:
                 settings[role] = _portable(settings[role])
         if self.grid == "auto":
-            del settings["grid"]  # folders from before it could be named go on with the constants that they hold
+            del settings[
+                "grid"
+            ]  # folders from before it could be named go on with the constants that they hold
+        if not self.judge_meta_critique:
+            del settings["judge_meta_critique"]
+        if self.search is None:
+            for name in ("search", "search_options", "search_tokens"):
+                del settings[name]  # as they were before there was a search
         return settings
 
 

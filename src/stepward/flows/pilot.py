@@ -222,6 +222,8 @@ async def _grid_for(
 ) -> tuple[LabelingConstants, dict[str, Any]]:
     """The constants with the grid that the pilot chose, or with the default's, and what the manifest says of it."""
     pilot = _pilot_problems(config, problems)
+    if config.search is not None:
+        return constants, {"chosen": "default", "why": "solutions of a tree search are no free samples"}
     if config.grid == "auto" and len(problems) < GRID_RUN * config.pilot_problems:
         few = f"{len(problems)} problems are too few for a pilot of {config.pilot_problems} to choose it"
         return constants, {"chosen": "default", "why": few}

@@ -1,10 +1,10 @@
 """Problems -> labelled solutions. The one door that flows use.
 
-For one problem: sample solutions (or take the user's), decide their outcomes, let tools, judge and reward model
-look at the steps, then let the allocation ask for rollouts round by round until it has enough, grade those, derive
-labels from the counts, and fuse them with what the others said. Problems are independent of one another, so any
-number may be in flight; a decision about a problem reads only that problem's results, in request order, whatever
-finishes first.
+For one problem: sample solutions (or take the user's, or those of a tree search with its rollouts), decide their
+outcomes, let tools, judge and reward model look at the steps, then let the allocation ask for rollouts round by round
+until it has enough, grade those, derive labels from the counts, and fuse them with what the others said. Problems are
+independent of one another, so any number may be in flight; a decision about a problem reads only that problem's
+results, in request order, whatever finishes first.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from stepward.labeling.hard_luck import given_up, marks_of, solve_rate_mark
 from stepward.labeling.outcomes import Basis, Draft, from_answers, from_consensus, from_votes
 from stepward.labeling.plan import Engines, GivenSolution, Labeling
 from stepward.labeling.recovery import with_recoveries
+from stepward.labeling.searched import Searched, search_solutions
 from stepward.labeling.source_quality import read_through
 from stepward.prm.policy import SampleRequest
 from stepward.prm.seeds import derive_seed
@@ -68,6 +69,7 @@ class _Work:
     scores: tuple[float, ...] = ()
     nodes: tuple[int, ...] = ()
     draws: list[list[Rollout]] = field(default_factory=list[list[Rollout]])
+    searched_tokens: int = 0
 
     def evidence(self, on_policy: bool, plan: Labeling, *, everything: bool = False) -> SolutionEvidence:
         """What is known; returns alone where the fusion keeps them apart from verdicts and hints."""
@@ -112,7 +114,11 @@ async def annotate(
         )
     samples: list[Rollout] = []
     exhausted = 0
-    if given is None:
+    found: Searched | None = None
+    if plan.search is not None:
+        found = await search_solutions(problem, prompt, plan, engines)
+        drafted, texts = list(found.solutions), list(found.texts)
+    elif given is None:
         samples, exhausted = await sample_solutions(problem, prompt, plan, engines)
         drafted = [cut(problem, r, plan, engines) for r in samples]
         texts = [(r.text, r.finish_reason) for r in samples]
@@ -127,7 +133,10 @@ async def annotate(
         for r, s in zip(samples, solutions, strict=False)
     ]
     works = await _start(problem, prompt, solutions, basis, engines)
-    on_policy = given is None and plan.policy_info == plan.completer_info
+    if found is not None:
+        for work, draws, tokens in zip(works, found.draws, found.own_tokens, strict=True):
+            work.draws, work.searched_tokens = [list(at) for at in draws], tokens
+    on_policy = given is None and found is None and plan.policy_info == plan.completer_info
     uniform = solve_rate_mark([r.outcome for r in samples], at_least=max(plan.uniform_from, 2))
     if basis.reference.answers and not (plan.uniform_from and uniform):
         exhausted += await _run_allocation(problem, basis.reference, plan, engines, works, on_policy)
@@ -270,7 +279,7 @@ def _rows(
         drawn = [r for at_prefix in work.draws for r in at_prefix]
         own = [s for s in samples if solution_id(problem, s.index) == work.solution.id]
         rollouts += [(work.solution.id, r) for r in drawn]
-        own_tokens = sum(len(s.token_ids) for s in own)
+        own_tokens = work.searched_tokens + sum(len(s.token_ids) for s in own)
         rows.append(
             LabeledSolution(
                 problem=problem,
@@ -282,7 +291,7 @@ def _rows(
                 completer=plan.completer_info,
                 tokenizer_hash=engines.completer.tokenizer.hash,
                 seed=plan.seed,
-                allocation=plan.allocation.kind,
+                allocation=plan.kind,
                 prompt_tokens=len(prompt),
                 generated_tokens=own_tokens + sum(len(r.token_ids) for r in drawn),
                 labeler=plan.labeler,
@@ -297,7 +306,7 @@ def _rows(
                 + (("boundary_in_token",) if _straddles(plan, engines, work.solution) else ()),
             )
         )
-    tokens = sum(len(r.token_ids) for _, r in rollouts)
+    tokens = sum(len(r.token_ids) for _, r in rollouts) + sum(w.searched_tokens for w in works)
     skipped = None if rows else "no solution with a step in it"
     return ProblemResult(problem, tuple(rows), tuple(rollouts), tokens, exhausted, skipped)
 

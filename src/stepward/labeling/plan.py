@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from stepward.labeling.evidence import AllocationRule, Estimator, LabelingConstants
 from stepward.labeling.fusion import RULES, FusionRule
 from stepward.labeling.outcomes import Grader, OutcomesFrom, Reviews
+from stepward.labeling.search.scoring import ScoreQueue
+from stepward.labeling.search.tree_sources import Grow
 from stepward.prm.policy import Policy, RewardModel
 from stepward.prm.steps import StepFormat
-from stepward.prm.types import LabelerInfo, PolicyInfo, Problem, Sampler, TokenIds, Verdict
+from stepward.prm.types import Allocation, LabelerInfo, PolicyInfo, Problem, Sampler, TokenIds, Verdict
 
 StepVerifier = Callable[[Problem, Sequence[str]], Awaitable[Sequence[tuple[Verdict, ...]]]]
 """Tool verdicts for each step of a solution, given the problem and the step texts."""
@@ -28,11 +30,29 @@ class GivenSolution:
 
 
 @dataclass(frozen=True, slots=True)
+class TreeSource:
+    """A tree search that solutions and their first rollouts come from.
+
+    Attributes:
+        name: Of ``labeling.search.tree_sources``.
+        grow: Grows one problem's tree.
+        scorer: The run's reward model, for a search that values by one.
+        max_tokens: Most tokens that a problem's search may sample; None = no limit.
+    """
+
+    name: str
+    grow: Grow
+    scorer: ScoreQueue | None = None
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Labeling:
     """All that shapes a row, apart from the engines.
 
     Attributes:
-        num_solutions: Solutions to sample a problem; those given by the user come instead.
+        num_solutions: Solutions to sample a problem; those given by the user come instead. With ``search``: so many of
+            its completions of the bare problem have rows of their own.
         sampler: For solutions.
         rollout_sampler: For rollouts.
         step_format: Where steps begin and end.
@@ -48,6 +68,7 @@ class Labeling:
         uniform_from: Draws from the bare problem from which one whose draws are all right, or all wrong, gets no
             rollouts; 0 = never.
         unfinished_as_wrong: Draws without an answer count as wrong, so that they tell something.
+        search: A tree search that solutions and their first rollouts come from, in place of sampling.
     """
 
     num_solutions: int
@@ -65,6 +86,12 @@ class Labeling:
     constants: LabelingConstants = field(default_factory=LabelingConstants)
     uniform_from: int = 8
     unfinished_as_wrong: bool = False
+    search: TreeSource | None = None
+
+    @property
+    def kind(self) -> Allocation:
+        """How rollouts were spread, for the rows: by the search where there is one, whatever came on top."""
+        return self.allocation.kind if self.search is None else Allocation.TREE_SEARCH
 
 
 @dataclass(frozen=True, slots=True)

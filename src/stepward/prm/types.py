@@ -94,6 +94,7 @@ class Allocation(StrEnum):
     DIFFICULTY_K = "difficulty_k"
     VARIANCE_ROUNDS = "variance_rounds"
     TWO_FIDELITY = "two_fidelity"
+    TREE_SEARCH = "tree_search"
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +393,8 @@ class Solution:
         outcome: None until graded.
         final_answer: As extracted, or None.
         finish_reason: Why the engine stopped.
-        ids_from: ``sampled``, or ``encoded`` where the text came from elsewhere and was encoded once.
+        ids_from: ``sampled``, ``encoded`` where the text came from elsewhere and was encoded once, or ``searched``
+            where a tree search put it together from the policy's draws.
         outcome_from: What the outcomes of this solution and of its rollouts rest on: ``answers`` (the problem's
             own), ``votes`` (the majority of its solutions) or ``spark`` (a judge's consensus).
         outcome_share: Soft outcome where there is no reference answer: share of the votes, or of the reviews.
@@ -422,7 +424,8 @@ MARKS = {
     "no_majority": "no answer won the votes, or the judge: there was nothing to compare rollouts with",
     "boundary_in_token": "a step boundary lies inside a token, which stands whole in the earlier step",
     "degenerate": "all draws at a prefix are one text (greedy, or answers from a cache): they were counted once",
-    "off_policy": "the rollouts are not of the solution's generator: values are relative to the completer",
+    "off_policy": "the rollouts are not of the solution's generator (another model, or a tree search): values are "
+    "relative to the completer",
 }
 """Marks that labelling puts on rows, and what they say."""
 

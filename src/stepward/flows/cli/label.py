@@ -26,6 +26,14 @@ def label(
     fold: Annotated[str | None, Opt(help="i/n: only the i-th of n folds of the problems")] = None,
     limit: Annotated[int | None, Opt(help="Only the first N problems")] = None,
     num_solutions: Annotated[int | None, Opt(help="Solutions a problem")] = None,
+    search: Annotated[
+        str | None,
+        Opt(help="Solutions from a tree search: omegaprm, alphamath, rstar, rest_mcts, tree_plv, mctsr, ..."),
+    ] = None,
+    search_option: Annotated[
+        list[str] | None, Opt(help="NAME=VALUE of the search, such as iterations=10; may be repeated")
+    ] = None,
+    search_tokens: Annotated[int | None, Opt(help="Most tokens a problem's search may sample")] = None,
     allocation: Annotated[str | None, Opt(help="Which prefix gets the next rollout")] = None,
     num_rollouts: Annotated[int | None, Opt(help="K, where the allocation has one")] = None,
     labeler: Annotated[str | None, Opt(help="Counts -> labels")] = None,
@@ -39,6 +47,10 @@ def label(
         str | None, Opt(help="assumed, learned, or a labelled file of ProcessBench's format")
     ] = None,
     judge: Annotated[str | None, Opt(help="Policy that judges steps")] = None,
+    judge_meta_critique: Annotated[
+        bool | None,
+        Opt("--judge-meta-critique", help="Each review is criticised and merged before it votes (SPARK)"),
+    ] = None,
     hint: Annotated[str | None, Opt(help="Reward model that scores steps before any rollout")] = None,
     outcomes: Annotated[
         str | None, Opt(help="answers, votes (no reference needed) or spark (a judge)")
@@ -96,6 +108,9 @@ def label(
         fold=fold,
         limit=limit,
         num_solutions=num_solutions,
+        search=search,
+        search_options=_options(search_option),
+        search_tokens=search_tokens,
         allocation=allocation,
         num_rollouts=num_rollouts,
         labeler=labeler,
@@ -104,6 +119,7 @@ def label(
         fusion=fusion,
         verifier_quality=verifier_quality,
         judge=judge,
+        judge_meta_critique=judge_meta_critique,
         hint=hint,
         outcomes=outcomes,
         sampler=sampler if any(v is not None for v in sampler.values()) else None,
@@ -142,6 +158,19 @@ def label(
         print(summary(done, config.out))
         return
     _run(config, resume=resume, overwrite=overwrite, no_prefect=no_prefect, shards=shards, lease_s=lease_s)
+
+
+def _options(pairs: list[str] | None) -> dict[str, object] | None:
+    """NAME=VALUE as typed, values as YAML reads them; None where nothing was given."""
+    import yaml
+
+    from stepward.prm.errors import ConfigError
+
+    if not pairs:
+        return None
+    if wrong := [p for p in pairs if not all(p.partition("="))]:
+        raise ConfigError([f"--search-option {p!r}: write NAME=VALUE" for p in wrong])
+    return {name: yaml.safe_load(value) for name, _, value in (p.partition("=") for p in pairs)}
 
 
 def _run(

@@ -6,12 +6,12 @@ uncertainty of a token is its cross-entropy under the policy, -log pi(y_t | y_<t
 sampled tokens' log-probabilities and nothing else.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from stepward.labeling.search.growth import Grower, OutOfTokens
+from stepward.labeling.search.growth import Grower, OutOfTokens, all_of
 from stepward.labeling.selection import entropy_branches
 from stepward.labeling.tree import ROOT, Tree
 from stepward.prm.errors import EngineError
@@ -27,12 +27,15 @@ class EntropyTree:
         branches: N, cut tokens of a chain.
         draws: T, continuations from each cut.
         rounds: L, how often chains are cut.
+        at_steps: Branch before the step that holds an uncertain token, not before the token: for rows, whose prefixes
+            are steps.
     """
 
     chains: int = 6
     branches: int = 2
     draws: int = 1
     rounds: int = 1
+    at_steps: bool = False
 
 
 async def build(grower: Grower, settings: EntropyTree) -> Tree:
@@ -49,7 +52,7 @@ async def build(grower: Grower, settings: EntropyTree) -> Tree:
     try:
         chains = await _draw(grower, drawn_at, [ROOT] * settings.chains)
         for _ in range(settings.rounds):
-            cuts = [c for node, chain in chains for c in _cut(grower, node, chain, settings.branches)]
+            cuts = [c for node, chain in chains for c in _cut(grower, node, chain, settings)]
             chains = []
             chains = await _draw(grower, drawn_at, [c for c in cuts for _ in range(settings.draws)])
     except OutOfTokens:
@@ -65,7 +68,7 @@ async def _draw(grower: Grower, drawn_at: Counter[int], nodes: Sequence[int]) ->
     for node in nodes:
         places.append((node, drawn_at[node]))
         drawn_at[node] += 1
-    drawn = await asyncio.gather(*(grower.complete(node, i, count=False) for node, i in places))
+    drawn = await all_of(grower.complete(node, i, count=False) for node, i in places)
     return [
         (node, r)
         for (node, _), r in zip(places, drawn, strict=True)
@@ -73,7 +76,7 @@ async def _draw(grower: Grower, drawn_at: Counter[int], nodes: Sequence[int]) ->
     ]
 
 
-def _cut(grower: Grower, node: int, chain: Rollout, number: int) -> list[int]:
+def _cut(grower: Grower, node: int, chain: Rollout, settings: EntropyTree) -> list[int]:
     """The chain as a path with a node before each of its most uncertain tokens; its end is counted in a leaf."""
     if chain.logprobs is None:
         raise EngineError(
@@ -81,7 +84,10 @@ def _cut(grower: Grower, node: int, chain: Rollout, number: int) -> list[int]:
         )
     cuts: list[int] = []
     start = 0
-    for position in _positions(chain.logprobs, number):
+    positions = _positions(chain.logprobs, settings.branches)
+    if settings.at_steps:
+        positions = _step_starts(grower, node, chain, positions)
+    for position in positions:
         if position == 0:
             cuts.append(node)  # the chain parts at its own beginning
             continue
@@ -96,6 +102,15 @@ def _cut(grower: Grower, node: int, chain: Rollout, number: int) -> list[int]:
 
 def _positions(logprobs: Sequence[float], number: int) -> list[int]:
     return entropy_branches([-p for p in logprobs], number)
+
+
+def _step_starts(grower: Grower, node: int, chain: Rollout, positions: Sequence[int]) -> list[int]:
+    """Where in the chain the steps of these tokens begin, each once."""
+    before = grower.tree.prefix(node).solution_ids
+    steps = grower.step_format.split_ids(before + chain.token_ids, grower.policy.tokenizer)
+    ends = accumulate(len(s.token_ids) for s in steps)
+    starts = [0, *(e - len(before) for e in ends if e > len(before))]
+    return sorted({max(s for s in starts if s <= p) for p in positions})
 
 
 def _close(grower: Grower, node: int, ids: Sequence[int], chain: Rollout) -> None:

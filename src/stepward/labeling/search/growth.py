@@ -5,8 +5,9 @@ full. Seeds name problem, node and draw, so the same search gives the same tree 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from stepward.prm.policy import Policy, SampleRequest
 from stepward.prm.seeds import derive_seed
 from stepward.prm.steps import StepFormat
 from stepward.prm.types import FinishReason, Outcome, Problem, Rollout, Sampler, TokenIds
+
+T = TypeVar("T")
 
 GradeText = Callable[[Problem, str, FinishReason], Awaitable[Outcome]]
 """Outcome of a whole solution text (the problem, the text, why it ended)."""
@@ -54,6 +57,23 @@ class TokenMeter:
         self.generated += used
 
 
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A whole solution that a search drew.
+
+    Attributes:
+        node: Where it goes on from.
+        index: Which draw at that node.
+        rollout: What was drawn, graded.
+        is_draw: It is the policy's own continuation of that state; a rewrite of another solution is not.
+    """
+
+    node: int
+    index: int
+    rollout: Rollout
+    is_draw: bool = True
+
+
 @dataclass(slots=True)
 class Grower:
     """Grows the tree of one problem.
@@ -68,6 +88,7 @@ class Grower:
         seed: The run's seed.
         meter: What has been spent.
         max_step_tokens: Most tokens of one step.
+        completions: Every whole solution drawn so far, as they ended: sort by node and index.
     """
 
     problem: Problem
@@ -79,6 +100,7 @@ class Grower:
     seed: int
     meter: TokenMeter
     max_step_tokens: int = 256
+    completions: list[Completion] = field(default_factory=list[Completion])
 
     async def expand(self, node: int, width: int) -> list[int]:
         """Draw ``width`` steps at a node; identical ones share a node.
@@ -136,7 +158,10 @@ class Grower:
             ids = self.tree.prefix(node).solution_ids + rollout.token_ids
             text = self.policy.tokenizer.decode(ids)
             rollout = replace(rollout, outcome=await self.grade(self.problem, text, rollout.finish_reason))
-        if count and not (self.tree.terminal[node] and self.tree.counts[node].any()):
+        if self.tree.terminal[node] and self.tree.counts[node].any():
+            return rollout
+        self.completions.append(Completion(node, index, rollout))
+        if count:
             self.tree.add_outcome(node, rollout.outcome or Outcome.ERROR)
         return rollout
 
@@ -169,6 +194,17 @@ class Grower:
         finally:
             self.meter.spend(most, sum(len(r.token_ids) for r in rollouts))
         return rollouts
+
+
+async def all_of(works: Iterable[Awaitable[T]]) -> list[T]:
+    """Results in order. All are waited for before the first fault is raised, so that what was drawn is counted."""
+    found = await asyncio.gather(*works, return_exceptions=True)
+    results: list[T] = []
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+        results.append(each)
+    return results
 
 
 def solved(rollout: Rollout) -> float | None:

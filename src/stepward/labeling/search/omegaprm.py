@@ -9,10 +9,11 @@ a state is selected; a pair that was taken out never returns; a prefix that is t
 again; answers are compared by the grader, not as substrings.
 """
 
-import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
-from stepward.labeling.search.growth import Grower, OutOfTokens
+from stepward.labeling.search.growth import Grower, OutOfTokens, all_of
 from stepward.labeling.selection import omegaprm_priority
 from stepward.labeling.tree import ROOT, Tree
 from stepward.prm.types import Outcome, TokenIds
@@ -26,12 +27,15 @@ class OmegaPRM:
         num_rollouts: k at each tested state.
         searches: Binary searches of a problem.
         pieces: A solution is cut into about so many; the search ends within one.
+        at_steps: Cut where steps end and search to within one step, in place of ``pieces``: for rows, whose prefixes
+            are steps. The paper takes any span of tokens.
         alpha, beta, length, exploration: See ``selection.omegaprm_priority``.
     """
 
     num_rollouts: int = 8
     searches: int = 100
     pieces: int = 16
+    at_steps: bool = False
     alpha: float = 0.5
     beta: float = 0.9
     length: int = 500
@@ -72,9 +76,7 @@ class _Run:
         """MC(s) from k rollouts, drawn once; None where none of them has a verdict."""
         if node in self.estimated:
             return self.estimated[node]
-        drawn = await asyncio.gather(
-            *(self.grower.complete(node, i) for i in range(self.settings.num_rollouts))
-        )
+        drawn = await all_of(self.grower.complete(node, i) for i in range(self.settings.num_rollouts))
         right, trials = self.tree.trials(node, pooled=False)
         mc = right / trials if trials else None
         self.estimated[node] = mc
@@ -105,12 +107,10 @@ class _Run:
 
     async def locate(self, candidate: _Candidate) -> None:
         """Binary search for the first error of a wrong rollout, to within one piece."""
-        mean_length = sum(self.lengths) / max(1, len(self.lengths))
-        piece = max(1, round(mean_length / self.settings.pieces))
+        middle_of = self._at_steps(candidate) if self.settings.at_steps else self._at_pieces()
         low, high = 0, len(candidate.rollout)
         node = candidate.state
-        while high - low > piece:
-            middle = (low + high) // 2
+        while (middle := middle_of(low, high)) is not None:
             child, _ = self.tree.add_child(
                 node, candidate.rollout[low:middle], seed=_span_seed(candidate.order, low, middle)
             )
@@ -121,6 +121,24 @@ class _Run:
                 node, low = child, middle
             else:
                 high = middle
+
+    def _at_pieces(self) -> Callable[[int, int], int | None]:
+        """The middle of what is longer than a piece, else None: the error is located."""
+        mean_length = sum(self.lengths) / max(1, len(self.lengths))
+        piece = max(1, round(mean_length / self.settings.pieces))
+        return lambda low, high: (low + high) // 2 if high - low > piece else None
+
+    def _at_steps(self, candidate: _Candidate) -> Callable[[int, int], int | None]:
+        """The step's end nearest to the middle, None where no step ends inside."""
+        before = self.tree.prefix(candidate.state).solution_ids
+        steps = self.grower.step_format.split_ids(before + candidate.rollout, self.grower.policy.tokenizer)
+        ends = [e - len(before) for e in accumulate(len(s.token_ids) for s in steps)]
+
+        def middle_of(low: int, high: int) -> int | None:
+            inside = [e for e in ends if low < e < high]
+            return min(inside, key=lambda e: (abs(2 * e - low - high), e)) if inside else None
+
+        return middle_of
 
 
 def _span_seed(order: int, low: int, middle: int) -> int:

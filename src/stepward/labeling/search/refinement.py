@@ -17,14 +17,14 @@ from importlib.resources import files
 
 import numpy as np
 
-from stepward.labeling.search.growth import Grower, OutOfTokens
+from stepward.labeling.search.growth import Completion, Grower, OutOfTokens
 from stepward.labeling.selection import refinement
 from stepward.labeling.tree import NONE, ROOT, Tree
 from stepward.prm.errors import FormatError
 from stepward.prm.policy import SampleRequest
 from stepward.prm.prompts import PromptTemplate
 from stepward.prm.seeds import derive_seed
-from stepward.prm.types import FinishReason, Outcome, Prefix, TokenIds
+from stepward.prm.types import FinishReason, Outcome, Prefix, Rollout, TokenIds
 from stepward.verifiers.critiques import rendered
 from stepward.verifiers.judge import AS_IS
 
@@ -136,7 +136,11 @@ class _Run:
             return None
         ids, seed, reason = rewrite
         text = self.grower.policy.tokenizer.decode(ids)
-        outcome = await self.grower.grade(self.grower.problem, text, reason)
+        problem = self.grower.problem
+        outcome = await self.grower.grade(problem, text, reason)
+        whole = Rollout(problem.id, 0, number, seed, ids, text, reason, outcome=outcome)
+        # By the node that it rewrites: the draw is from a prompt of its own, and no state of the problem.
+        self.grower.completions.append(Completion(node, number, whole, is_draw=False))
         return await self._enter(node, ids, seed, outcome)
 
     async def _enter(self, parent: int, ids: TokenIds, seed: int, outcome: Outcome | None) -> int | None:

@@ -4,14 +4,13 @@ One iteration descends by a selection rule to a node with room for children, dra
 (a rollout, a reward model, or a mixture) and backs the value up its path.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from stepward.labeling.search.growth import Grower, OutOfTokens, solved
+from stepward.labeling.search.growth import Grower, OutOfTokens, all_of, solved
 from stepward.labeling.search.scoring import ScoreQueue
 from stepward.labeling.selection import (
     ChildRule,
@@ -121,7 +120,10 @@ async def search(grower: Grower, settings: TreeSearch, scorer: ScoreQueue | None
                 children = [leaf]
             else:
                 children = list(dict.fromkeys(await grower.expand(leaf, settings.width)))
-            await asyncio.gather(*(_evaluate(grower, n, settings, scorer) for n in children))
+            values = await all_of(_evaluate(grower, n, settings, scorer) for n in children)
+            for node, value in zip(children, values, strict=True):
+                if value is not None:
+                    settings.backup(tree, node, 2 * value - 1 if settings.signed else value)
             if not children and leaf == ROOT and not tree.num_children[ROOT]:
                 break
     except OutOfTokens:
@@ -129,14 +131,16 @@ async def search(grower: Grower, settings: TreeSearch, scorer: ScoreQueue | None
     return tree
 
 
-async def _evaluate(grower: Grower, node: int, settings: TreeSearch, scorer: ScoreQueue | None) -> None:
-    """Value a node and back the value up; a fault of ours gives no value and no visit."""
+async def _evaluate(
+    grower: Grower, node: int, settings: TreeSearch, scorer: ScoreQueue | None
+) -> float | None:
+    """The value of a node; a fault of ours gives none, and no visit."""
     value = 0.0
     if settings.rollout_share > 0 or grower.tree.terminal[node]:
         index = int(grower.tree.counts[node].sum())
         outcome = solved(await grower.complete(node, index))
         if outcome is None:
-            return
+            return None
         value = outcome
     share = 1.0 if grower.tree.terminal[node] else settings.rollout_share
     if share < 1 and scorer is not None:
@@ -145,4 +149,4 @@ async def _evaluate(grower: Grower, node: int, settings: TreeSearch, scorer: Sco
         value = share * value + (1 - share) * score
     elif np.isnan(grower.tree.reward[node]):
         grower.tree.reward[node] = value
-    settings.backup(grower.tree, node, 2 * value - 1 if settings.signed else value)
+    return value

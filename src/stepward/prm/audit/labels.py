@@ -127,7 +127,7 @@ def calibration_by_completer(
 
 def is_off_policy(row: LabeledSolution) -> bool:
     """Whether the rollouts of a row are not of the solution's own generator."""
-    return "off_policy" in row.marks or row.policy != row.completer or row.solution.ids_from == "encoded"
+    return "off_policy" in row.marks or row.policy != row.completer or row.solution.ids_from != "sampled"
 
 
 def _key(problem: str, steps: Sequence[str]) -> str:
