@@ -1,14 +1,16 @@
 """Trees that a labelling run can take its solutions from, by name (``stepward label --search NAME``).
 
-To add one, put a decorated function into a module of another package and name the module in the entry-point group
-``stepward.searches``; its keyword options are what ``search_options`` may set::
+To add one, put a file with a decorated function into this folder, or name a module of another package in the
+entry-point group ``stepward.searches``. The function's keyword options are what ``search_options`` may set::
 
     @register_tree("thompson")
     async def thompson(grower, scorer, *, iterations: int = 40):
         await search(grower, TreeSearch(my_rule, iterations=iterations))
 """
 
+import importlib
 import inspect
+import pkgutil
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -61,14 +63,17 @@ def register_tree(name: str, *, needs_scores: bool = False) -> Callable[[Builder
 
 
 @cache
-def _load_others() -> None:
+def _load_all() -> None:
+    package = importlib.import_module("stepward.labeling.search")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
     for point in entry_points(group="stepward.searches"):
         point.load()
 
 
 def trees() -> dict[str, RegisteredTree]:
     """All searches by name, in-tree and from entry points."""
-    _load_others()
+    _load_all()
     return dict(sorted(_TREES.items()))
 
 
