@@ -181,7 +181,7 @@ def rows_of(detail: dict[str, Any]) -> list[Row]:
 
 
 def replay_rows(replay: dict[str, Any]) -> list[Row]:
-    """The figures on real rollouts; goals stand at the reading of the fine grid."""
+    """The figures on real rollouts; goals stand at the grid that the product's own pilot chooses."""
     rows: list[Row] = []
     goals = {"Math-Shepherd K=8 + decoder": 4.0, "OmegaPRM, best K": 1.5}
     peers = (*goals, "Math-Shepherd K=8 hard", "stop at first right, best K")
@@ -202,6 +202,20 @@ def replay_rows(replay: dict[str, Any]) -> list[Row]:
         rows.append(
             Row(f"replay ({run}): F1 at 25 % of Math-Shepherd's tokens", found["f1_at"]["25%"]["value"])
         )
+        for size, versus in found.get("versus, pilot charged", {}).items():
+            rows += [
+                Row(
+                    f"replay ({run}), the pilot charged to a run of {size}: times fewer tokens than {peer}",
+                    each["times_fewer"]["value"],
+                    goal=aimed.get(peer),
+                )
+                for peer, each in versus.items()
+            ]
+        if own := found.get("at the product's price"):
+            rows += [
+                Row(f"replay ({run}), at the product's own price: F1", own["f1"]["value"]),
+                Row(f"replay ({run}), at the product's own price: tokens a solution", own["tokens"]),
+            ]
     return rows
 
 
@@ -340,7 +354,7 @@ def main() -> None:
         plot_replay(replay)
     if BOOKKEEPING.exists():
         rows += bookkeeping_rows(json.loads(BOOKKEEPING.read_text()))
-    write("labeling", rows)
+    write("labeling", rows, keep_others=True)
 
 
 if __name__ == "__main__":
