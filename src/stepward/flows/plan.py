@@ -118,7 +118,10 @@ def measured(results: Sequence[ProblemResult], meter: Meter, began: float, ended
     """The pilot's figures, a value a problem."""
     per_problem = {
         "solutions": [len(r.solutions) for r in results],
-        "rollouts": [len(r.rollouts) - len(r.solutions) for r in results],
+        # Sampled solutions stand among the rollouts; those of the user or of a tree search do not.
+        "rollouts": [
+            len(r.rollouts) - sum(s.solution.ids_from == "sampled" for s in r.solutions) for r in results
+        ],
         "labelled steps": [sum(len(s.labels) for s in r.solutions) for r in results],
         "prompt tokens": [_prompt_tokens(r) for r in results],
         "generated tokens": [r.tokens for r in results],
@@ -225,6 +228,8 @@ def _notes(config: LabelConfig, pilot: Pilot, fixing_tokens: int, size: int) -> 
         expected = pilot.per_problem["generated tokens"].mean()
         covered = config.budget_tokens / max(1.0, expected)
         notes.append(f"the budget of {config.budget_tokens:,} tokens covers about {covered:,.0f} problems")
+    if config.search is not None:
+        notes.append("prompt tokens leave out the steps that the search draws one by one")
     if size < PILOT_PROBLEMS:
         notes.append("the pilot is small: its intervals are too narrow")
     return notes
