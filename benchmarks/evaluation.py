@@ -57,6 +57,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=PARTS)
     parser.add_argument("--prm", help="a trained PRM of the embedded policy, for the shares of time")
     parser.add_argument("--solutions", type=int, default=32, help="of the stratified sample of scoring")
+    parser.add_argument("--scoring-parts", type=Path, help="sum parts that benchmarks.scoring measured")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--figures", type=Path)
     parser.add_argument("--resamples", type=int, default=2000)
@@ -75,7 +76,7 @@ def run_part(part: str, options: argparse.Namespace) -> list[Row]:
     if part == "scoring":
         from benchmarks.scoring import rows
 
-        return rows(data_folder(), options.solutions)
+        return rows(data_folder(), options.solutions, options.scoring_parts)
     if part == "search":
         from benchmarks.search_speed import rows as search_rows
 

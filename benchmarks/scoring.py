@@ -1,13 +1,20 @@
 """How fast a small PRM scores ProcessBench's solutions: one pass a solution against one a prefix, and the bare model.
 
-The PRM is a Llama of random weights (6 layers, width 256) with a tokenizer of 8,192 ids trained on the texts: speed
-does not depend on what was learned. The sample is every n-th solution of the 1,675 in order of subset and length, the
-same for all three. The peer scores each prefix of a solution by itself, batched by length as ours is. The bare model
-runs the backbone on the batches of ours and nothing else. CPU seconds of the process, one thread, best of two rounds.
+    python -m benchmarks.scoring [--solutions 1675] [--part K/N] [--parts FOLDER]
+
+The PRM has the shape of the one that the quickstart trains (a Llama of 3 layers, width 128), random weights, a context
+of 8,192 ids and a tokenizer of 8,192 ids trained on the texts: speed does not depend on what was learned. The sample is
+every n-th solution of the 1,675 in order of subset and length, the same for all three. The bare model runs the backbone
+on the token ids of the batches of ours and nothing else; the two take turns batch by batch, twice, and the better round
+of each batch counts, so that a machine whose speed drifts does not decide. The peer scores each prefix of a solution by
+itself, batched by length with the fast causal kernel, once. CPU seconds of the process, one thread. A run may come in
+N parts (every N-th solution of the sample), which stay in FOLDER; ``benchmarks.evaluation scoring`` sums them.
 """
 
+import argparse
+import json
 import time
-from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,16 +23,17 @@ import torch
 from benchmarks.report import Row
 from stepward.prm.evaluation.items import Item
 from stepward.prm.evaluation.readers.processbench import read_folder
-from stepward.prm.models.batches import batches_by_prompt, make_batch
+from stepward.prm.models.batches import batches_by_length, batches_by_prompt, make_batch
 from stepward.prm.models.discriminative import DiscriminativePRM, attention_inputs
 from stepward.prm.models.folder import PrmDescription, save_prm
 from stepward.prm.models.heads import HeadSpec, build_head
+from stepward.prm.models.inputs import EncodedSolution
 from stepward.prm.models.load import load
 from stepward.prm.models.reward_model import DiscriminativeRewardModel
 from stepward.prm.steps import StepFormat
 from stepward.prm.types import Problem
 
-LAYERS, WIDTH, IDS = 6, 256, 8192
+LAYERS, WIDTH, INNER, IDS = 3, 128, 384, 8192
 
 
 def small_prm(folder: Path, texts: list[str]) -> DiscriminativeRewardModel:
@@ -48,7 +56,7 @@ def small_prm(folder: Path, texts: list[str]) -> DiscriminativeRewardModel:
     torch.manual_seed(0)
     backbone = LlamaModel(
         LlamaConfig(
-            vocab_size=IDS, hidden_size=WIDTH, intermediate_size=704, num_hidden_layers=LAYERS,
+            vocab_size=IDS, hidden_size=WIDTH, intermediate_size=INNER, num_hidden_layers=LAYERS,
             num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=8192, bos_token_id=None,
             eos_token_id=0,
         )
@@ -66,73 +74,124 @@ def stratified(items: list[Item], number: int) -> list[Item]:
     return ordered[stride // 2 :: stride][:number]
 
 
-def cpu_s(work: Callable[[], object]) -> float:
-    """Best of two."""
-    found: list[float] = []
-    for _ in range(2):
-        began = time.process_time()
-        work()
-        found.append(time.process_time() - began)
-    return min(found)
+def turns(
+    prm: DiscriminativeRewardModel, asked: list[tuple[Problem, tuple[str, ...]]], groups: list[list[int]]
+) -> tuple[float, float, list[tuple[float, ...]]]:
+    """CPU seconds of scoring, from text to scores, and of the bare model on the same batches; and the scores."""
+    backbone = prm.prm.model.backbone
+    ours = bare = 0.0
+    scores: list[tuple[float, ...]] = [()] * len(asked)
+    for group in groups:
+        problems, steps = [asked[i][0] for i in group], [asked[i][1] for i in group]
+        encoded = [prm.prm.inputs.encode(p, s) for p, s in zip(problems, steps, strict=True)]
+        batch = make_batch(encoded, share_prompts=True)
+        best = [float("inf")] * 2
+        for _ in range(2):
+            began = time.process_time()
+            found = prm.score(problems, steps)
+            middle = time.process_time()
+            with torch.inference_mode():
+                backbone(input_ids=batch.input_ids, **attention_inputs(backbone, batch, causal=True))
+            end = time.process_time()
+            best = [min(best[0], middle - began), min(best[1], end - middle)]
+        ours, bare = ours + best[0], bare + best[1]
+        for i, row in zip(group, found, strict=True):
+            scores[i] = row
+    return ours, bare, scores
 
 
-def rows(data: Path, number: int = 64) -> list[Row]:
-    """The figures, on a stratified sample of ``number`` solutions."""
+def apart(prm: DiscriminativeRewardModel, encoded: list[EncodedSolution]) -> list[list[float]]:
+    """Each step's score from a pass over the prefix that ends with it, batched by length."""
+    prefixes = [
+        EncodedSolution(e.token_ids[: end + 1], e.prompt_length, (end,))
+        for e in encoded
+        for end in e.step_ends
+    ]
+    model = prm.prm.model
+    found = [0.0] * len(prefixes)
+    with torch.inference_mode():
+        for group in batches_by_length([len(p.token_ids) for p in prefixes], prm.batch_tokens):
+            values = model.probability(model(make_batch([prefixes[i] for i in group]))).tolist()
+            for i, value in zip(group, values, strict=True):
+                found[i] = value
+    ends = iter(found)
+    return [[next(ends) for _ in e.step_ends] for e in encoded]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Sums over a part of the sample; seconds are of the CPU."""
+
+    solutions: int
+    tokens: int
+    ours_s: float
+    bare_s: float
+    apart_s: float
+    worst: float
+
+
+def measure(data: Path, number: int, part: int = 1, of: int = 1) -> Measured:
+    """Part ``part`` (from 1) of ``of`` of the sample."""
     torch.set_num_threads(1)
     items = read_folder(data / "processbench")
     with TemporaryDirectory() as place:
         prm = small_prm(Path(place), [s for item in items for s in (item.problem, *item.steps)])
-        part = stratified(items, number)
-        problems = [Problem(i.id, i.problem) for i in part]
-        steps = [i.steps for i in part]
-        prefixes = [(p, s[: t + 1]) for p, s in zip(problems, steps, strict=True) for t in range(len(s))]
-        encoded = [prm.prm.inputs.encode(p, s) for p, s in zip(problems, steps, strict=True)]
-        batches = [
-            make_batch([encoded[i] for i in group], share_prompts=True)
-            for group in batches_by_prompt(encoded, prm.batch_tokens)
-        ]
-        backbone = prm.prm.model.backbone
-
-        def bare() -> None:
-            with torch.inference_mode():
-                for batch in batches:
-                    backbone(input_ids=batch.input_ids, **attention_inputs(backbone, batch, causal=True))
-
-        prm.score(problems[:2], steps[:2])
-        ours = cpu_s(lambda: prm.score(problems, steps))
-        bare_s = cpu_s(bare)
+        mine = stratified(items, number)[part - 1 :: of]
+        asked = [(Problem(i.id, i.problem), i.steps) for i in mine]
+        prm.score([p for p, _ in asked[:2]], [s for _, s in asked[:2]])
+        encoded = [prm.prm.inputs.encode(p, s) for p, s in asked]
         began = time.process_time()
-        apart = prm.score([p for p, _ in prefixes], [s for _, s in prefixes])
+        groups = batches_by_prompt(encoded, prm.batch_tokens)  # among all solutions at once
+        planned_s = time.process_time() - began
+        ours_s, bare_s, whole = turns(prm, asked, groups)
+        began = time.process_time()
+        each = apart(prm, encoded)
         apart_s = time.process_time() - began
-        whole = prm.score(problems, steps)
-        ends = [apart[k] for k in range(len(apart))]
-        position = 0
-        worst = 0.0
-        for row in whole:
-            worst = max(worst, *(abs(row[t] - ends[position + t][t]) for t in range(len(row))))
-            position += len(row)
+    worst = max(abs(a - b) for r, e in zip(whole, each, strict=True) for a, b in zip(r, e, strict=True))
     tokens = sum(len(e.token_ids) for e in encoded)
-    name = f"{len(part)} of {len(items):,} ProcessBench solutions, {tokens:,} tokens"
+    return Measured(len(mine), tokens, ours_s + planned_s, bare_s, apart_s, worst)
+
+
+def rows(data: Path, number: int = 64, parts: Path | None = None) -> list[Row]:
+    """The figures, on a stratified sample of ``number`` solutions or from the parts that are there."""
+    stored = sorted(parts.glob("scoring-*.json")) if parts else []
+    found = [Measured(**json.loads(p.read_text())) for p in stored] or [measure(data, number)]
+    solutions, tokens = sum(m.solutions for m in found), sum(m.tokens for m in found)
+    ours_s, bare_s, apart_s = (sum(getattr(m, n) for m in found) for n in ("ours_s", "bare_s", "apart_s"))
     return [
         Row(
-            f"solutions a CPU second, one pass each against one a prefix ({name})",
-            len(part) / ours,
-            len(part) / apart_s,
-            3.0,
-            of_ratio=True,
+            f"solutions a CPU second, one pass each against one a prefix ({solutions:,} of 1,675 ProcessBench "
+            f"solutions, {tokens:,} tokens)",
+            solutions / ours_s, solutions / apart_s, 3.0, of_ratio=True,
         ),
         Row(
             "tokens a CPU second, scoring against the bare model on the same batches",
-            tokens / ours,
-            tokens / bare_s,
-            0.9,
-            of_ratio=True,
+            tokens / ours_s, tokens / bare_s, 0.9, of_ratio=True,
         ),
         Row(
             "largest difference of a step's score, one pass against its own prefix",
-            worst,
-            None,
-            1e-4,
-            lower_is_better=True,
+            max(m.worst for m in found), None, 1e-4, lower_is_better=True,
         ),
-    ]
+    ]  # fmt: skip
+
+
+def main() -> None:
+    """Measure one part and store it."""
+    from benchmarks.evaluation import data_folder
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--solutions", type=int, default=1675)
+    parser.add_argument("--part", default="1/1", help="K/N")
+    parser.add_argument("--parts", type=Path, default=Path("runs/scoring"))
+    options = parser.parse_args()
+    part, of = map(int, options.part.split("/"))
+    found = measure(data_folder(), options.solutions, part, of)
+    options.parts.mkdir(parents=True, exist_ok=True)
+    (options.parts / f"scoring-{part}-{of}.json").write_text(json.dumps(asdict(found)))
+    print(found)
+
+
+if __name__ == "__main__":
+    main()

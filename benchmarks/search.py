@@ -13,7 +13,7 @@ import argparse
 import asyncio
 import json
 import time
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from stepward.labeling.policies.embedded import embedded_folder
 from stepward.labeling.policies.transformers import load_transformers
 from stepward.labeling.search.registry import make_search
 from stepward.labeling.search.test_time import SearchPlan, search_all
-from stepward.prm.dataset.store import open_dataset
 from stepward.prm.evaluation.aggregation import product
 from stepward.prm.evaluation.best_of_n import SamplePool, classes_by_key
 from stepward.prm.evaluation.intervals import Bootstrap, Measure, bootstrap_ratio
@@ -35,9 +34,11 @@ from stepward.prm.evaluation.page import standalone
 from stepward.prm.evaluation.svg import Series, interval_chart, line_chart
 from stepward.prm.evaluation.votes import best_is_right, ends_of, random_orders, total_at, vote_is_right
 from stepward.prm.models.load import load
+from stepward.prm.policy import SampleRequest
 from stepward.prm.problems import read_problems
+from stepward.prm.seeds import derive_seed
 from stepward.prm.steps import StepFormat
-from stepward.prm.types import Outcome, Problem, Sampler
+from stepward.prm.types import Outcome, Prefix, Problem, Sampler
 from stepward.verifiers.answer import Grader
 
 TUNING, REPORTED, CHUNK = 60, 350, 175
@@ -61,19 +62,6 @@ METHODS: dict[str, dict[int, dict[str, Any]]] = {
 }
 
 
-def samples_folder(parts: Path, seed: int, number: int) -> Path:
-    """The stored pool: what ``stepward quickstart`` samples for its report, with ``number`` solutions a problem."""
-    folder = parts / f"samples-{seed}-{number}"
-    if not (folder / "manifest.json").exists():
-        config = parse(
-            LabelConfig, "quickstart", problems=f"generator:{TUNING + REPORTED}?split=held_out&level=demo&seed={seed}",
-            policy=f"transformers:{embedded_folder()}", batch_size=256, out=folder, seed=seed,
-            num_solutions=number, allocation="none", num_rollouts=0,
-        )  # fmt: skip
-        asyncio.run(label(config, resume=(folder / "manifest.partial.json").exists()))
-    return folder
-
-
 def trained_prm(parts: Path, seed: int) -> Path:
     """The quickstart's PRM of that seed."""
     folder, data = parts / f"prm-{seed}", parts / f"labels-{seed}"
@@ -94,29 +82,54 @@ def held_out(seed: int) -> list[Problem]:
     return list(islice(read_problems(name), TUNING + REPORTED))[TUNING:]
 
 
-def score_pool(parts: Path, seed: int, number: int) -> None:
-    """Step scores of the pool, one row a sample."""
-    path = parts / f"pool-{seed}-{number}.json"
+async def pool_chunk(parts: Path, seed: int, first: int, last: int, chunk: int) -> None:
+    """Samples ``first`` to ``last`` of one file's worth of problems with their step scores, one row a sample.
+
+    They are the solutions that ``stepward label`` samples under that seed. Samples of the same ids are graded and
+    scored once: at temperature 1 the policy writes nearly half of its solutions more than once.
+    """
+    path = parts / f"pool-{seed}-{first}-{last}-{chunk}.json"
     if path.exists():
         return
     began = time.process_time()
-    wanted = {p.id for p in held_out(seed)}
-    rows = open_dataset(samples_folder(parts, seed, number)).solutions()
-    reported = [r for r in rows if r.problem.id in wanted]
-    prm = load(trained_prm(parts, seed))
-    scores = prm.score([r.problem for r in reported], [[s.text for s in r.solution.steps] for r in reported])
+    policy = load_transformers(embedded_folder(), batch_size=512)
+    template = prompt_template(None, embedded_folder())
+    problems = held_out(seed)[chunk * CHUNK : (chunk + 1) * CHUNK]
+    drawn = await asyncio.gather(
+        *(
+            policy.sample(
+                SampleRequest(
+                    Prefix(p.id, template.render(p, policy.tokenizer).ids),
+                    Sampler(temperature=1.0, max_tokens=120),
+                    derive_seed(seed, p.id, "solution", i),
+                    i,
+                )
+            )
+            for p in problems
+            for i in range(first, last)
+        )
+    )
+    tokenizer = policy.tokenizer
+    await policy.close()
+    by_id = {p.id: p for p in problems}
+    kinds = {(r.problem_id, r.token_ids): r for r in drawn}
+    steps = {k: [s.text for s in StepFormat().split_ids(k[1], tokenizer)] for k in kinds}
+    able = [k for k in kinds if steps[k]]
+    scored = load(trained_prm(parts, seed)).score([by_id[k[0]] for k in able], [steps[k] for k in able])
+    scores = dict(zip(able, scored, strict=True))
+    grader = Grader()
+    grades = {k: grader.grade_exactly(by_id[k[0]], r.text, r.finish_reason) for k, r in kinds.items()}
+    keys = [(r.problem_id, r.token_ids) for r in drawn]
     table = [
         {
-            "problem": r.problem.id,
-            "answer": r.solution.final_answer,
-            "outcome": r.solution.outcome.value if r.solution.outcome else None,
-            "tokens": len(r.solution.token_ids),
-            "scores": list(s),
+            "problem": k[0], "answer": grades[k].answer, "outcome": grades[k].outcome.value, "tokens": len(k[1]),
+            "scores": list(scores.get(k, (0.0,))),
         }
-        for r, s in zip(reported, scores, strict=True)
-    ]
+        for k in keys
+    ]  # fmt: skip
     path.write_text(json.dumps(table))
-    print(f"pool {seed} {number}: {time.process_time() - began:.0f} CPU s", flush=True)
+    spent = time.process_time() - began
+    print(f"pool {seed} {first}-{last} chunk {chunk}: {len(kinds)} kinds, {spent:.0f} CPU s", flush=True)
 
 
 async def search_chunk(parts: Path, seed: int, method: str, samples: int, chunk: int) -> None:
@@ -162,7 +175,7 @@ async def search_chunk(parts: Path, seed: int, method: str, samples: int, chunk:
     )
 
 
-def pool_rows(parts: Path, seed: int, number: int, samples: int) -> dict[str, dict[str, tuple[float, float]]]:
+def pool_rows(parts: Path, seed: int, samples: int) -> dict[str, dict[str, tuple[float, float]]]:
     """(accuracy, tokens) by method and problem at the cost of ``samples`` samples, averaged over 32 orders.
 
     Majority has the first ``samples`` samples; methods that need scores have as many as fit into the tokens.
@@ -170,10 +183,13 @@ def pool_rows(parts: Path, seed: int, number: int, samples: int) -> dict[str, di
     import numpy as np
 
     pools: dict[str, list[dict[str, Any]]] = {}
-    for row in json.loads((parts / f"pool-{seed}-{number}.json").read_text()):
-        pools.setdefault(row["problem"], []).append(row)
+    for path in sorted(parts.glob(f"pool-{seed}-*.json")):
+        for row in json.loads(path.read_text()):
+            pools.setdefault(row["problem"], []).append(row)
     out: dict[str, dict[str, tuple[float, float]]] = {}
     for name, rows in pools.items():
+        if len(rows) < samples:
+            continue
         pool = SamplePool(
             name,
             classes_by_key([r["answer"] for r in rows], str.strip),
@@ -213,10 +229,7 @@ def collect(parts: Path, seeds: list[int], samples: int) -> dict[str, dict[str, 
     """Everything at one cost: method -> "seed problem" -> (accuracy, tokens)."""
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for seed in seeds:
-        number = next(
-            (n for n in (32, 8) if (parts / f"pool-{seed}-{n}.json").exists() and n >= samples), None
-        )
-        tables = pool_rows(parts, seed, number, samples) if number else {}
+        tables = pool_rows(parts, seed, samples)
         tables |= {m: search_rows(parts, seed, m, samples) for m in METHODS}
         for method, rows in tables.items():
             for problem, row in rows.items():
@@ -310,16 +323,19 @@ def main() -> None:
     parser.add_argument("--costs", type=int, nargs="+", default=[8, 32], help="in samples")
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     parser.add_argument("--chunks", type=int, nargs="+", default=list(range(REPORTED // CHUNK)))
-    parser.add_argument("--pool", type=int, default=32)
+    parser.add_argument(
+        "--pool", type=int, nargs="*", default=[8, 32], help="ends of the ranges of samples stored"
+    )
     parser.add_argument("--report", action="store_true", help="only report what is there")
     parser.add_argument("--no-report", action="store_true", help="only do what is missing")
     parser.add_argument("--figures", type=Path)
     options = parser.parse_args()
     options.parts.mkdir(parents=True, exist_ok=True)
     if not options.report:
-        for seed in options.seeds:
-            if options.pool:
-                score_pool(options.parts, seed, options.pool)
+        for first, last in pairwise([0, *options.pool]):
+            for seed in options.seeds:
+                for chunk in options.chunks:
+                    asyncio.run(pool_chunk(options.parts, seed, first, last, chunk))
         for samples in options.costs:
             for method in options.methods:
                 for seed in options.seeds:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from stepward.prm.models.inputs import EncodedSolution
+from stepward.prm.types import TokenIds
 
 PROMPT = -1
 MAX_SHARED_ROW = 512
@@ -84,8 +85,8 @@ def make_batch(
     Args:
         solutions: In the order of the result's scores.
         row_tokens: Pack into rows of this many ids; 0 = one solution a row.
-        share_prompts: Neighbours with the same prompt share a row in which the prompt stands once; for causal models
-            alone. ``row_tokens`` then has no say.
+        share_prompts: Neighbours with the same prompt share rows in which the prompt stands once, each of at most
+            ``MAX_SHARED_ROW`` ids; for causal models alone. ``row_tokens`` then has no say.
         score_at: Positions within each solution where a score is read; the step ends where None.
     """
     rows = _layout(solutions, row_tokens, share_prompts)
@@ -138,13 +139,32 @@ def _layout(solutions: Sequence[EncodedSolution], row_tokens: int, share_prompts
         return [[whole[i] for i in row] for row in rows]
     result: list[list[_Part]] = []
     for prompt, group in groupby(range(len(solutions)), lambda i: prompt_ids(solutions[i])):
-        members = list(group)
-        if len(members) == 1 or not prompt:
-            result += [[whole[i]] for i in members]
-        else:
-            own: list[_Part] = [(i, solutions[i].token_ids[len(prompt) :], len(prompt)) for i in members]
-            result.append([(None, prompt, 0), *own])
+        for members in rows_behind(prompt, list(group), solutions):
+            if len(members) == 1 or not prompt:
+                result += [[whole[i]] for i in members]
+            else:
+                own: list[_Part] = [(i, solutions[i].token_ids[len(prompt) :], len(prompt)) for i in members]
+                result.append([(None, prompt, 0), *own])
     return result
+
+
+def rows_behind(
+    prompt: TokenIds, members: Sequence[int], solutions: Sequence[EncodedSolution]
+) -> list[list[int]]:
+    """Which solutions of one prompt share a row.
+
+    Attention over a row grows with its square: short rows, many of them.
+    """
+    rows: list[list[int]] = []
+    size = 0
+    for i in members:
+        own = len(solutions[i].token_ids) - len(prompt)
+        if not rows or size + own > max(MAX_SHARED_ROW, len(prompt) + own):
+            rows.append([])
+            size = len(prompt)
+        rows[-1].append(i)
+        size += own
+    return rows
 
 
 def prompt_ids(solution: EncodedSolution) -> tuple[int, ...]:
@@ -167,22 +187,18 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> list[list[in
 def batches_by_prompt(solutions: Sequence[EncodedSolution], batch_tokens: int) -> list[list[int]]:
     """Like ``batches_by_length`` for shared prompts: solutions of one prompt stand next to each other.
 
-    A prompt with more solutions than fit is given several rows.
+    A prompt with more solutions than fit is given several rows. Solutions that share with none are batched by
+    themselves: among rows that need a mask they would lose the kernel for causal attention, which is much faster.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
     for i, solution in enumerate(solutions):
         groups.setdefault(prompt_ids(solution), []).append(i)
-    rows: list[tuple[int, list[int]]] = []
-    for prompt, members in groups.items():
-        row, size = list[int](), len(prompt)
-        for i in members:
-            own = len(solutions[i].token_ids) - len(prompt)
-            # Attention over a row grows with its square: short rows, many of them.
-            if row and size + own > max(MAX_SHARED_ROW, len(prompt) + own):
-                rows.append((size, row))
-                row, size = [], len(prompt)
-            row.append(i)
-            size += own
-        rows.append((size, row))
-    sizes = [size for size, _ in rows]
-    return [[i for k in batch for i in rows[k][1]] for batch in batches_by_length(sizes, batch_tokens)]
+    rows = [row for prompt, members in groups.items() for row in rows_behind(prompt, members, solutions)]
+    batches: list[list[int]] = []
+    for part in ([r for r in rows if len(r) == 1], [r for r in rows if len(r) > 1]):
+        sizes = [
+            sum(len(solutions[i].token_ids) for i in r) - (len(r) - 1) * solutions[r[0]].prompt_length
+            for r in part
+        ]
+        batches += [[i for k in batch for i in part[k]] for batch in batches_by_length(sizes, batch_tokens)]
+    return batches

@@ -99,7 +99,9 @@ def can_share_prompts(model: Any) -> bool:
 def attention_inputs(backbone: Any, batch: Batch, *, causal: bool) -> dict[str, Any]:
     """Position ids and attention mask so that no solution sees another one or the padding.
 
-    A padded causal batch needs no mask: padding stands to the right of everything that is read.
+    A padded causal batch needs no mask: padding stands to the right of everything that is read. It needs no position
+    ids either, and transformers takes those of padding, which begin again at 0, for packed sequences: it then builds a
+    mask of length x length for every row, and attention loses its fast causal kernel.
 
     Raises:
         ModelError: Packing under a sliding window shorter than a row, which a block mask does not express, or
@@ -108,12 +110,11 @@ def attention_inputs(backbone: Any, batch: Batch, *, causal: bool) -> dict[str, 
     inputs: dict[str, Any] = {}
     if causal:
         inputs["use_cache"] = False
-    if causal or not batch.plain:
-        inputs["position_ids"] = batch.position_ids
     if batch.plain:
         if not causal:
             inputs["attention_mask"] = (batch.segments > 0).long()
         return inputs
+    inputs["position_ids"] = batch.position_ids
     length = batch.input_ids.shape[1]
     segments = batch.segments
     shared = segments == PROMPT

@@ -86,8 +86,15 @@ class DiscriminativeRewardModel:
             [encode(as_problem(p), s) for p, s in zip(problems, solutions, strict=True)], "deviation"
         )
 
-    @torch.inference_mode()
     def _read(self, encoded: Sequence[EncodedSolution], reading: str) -> list[tuple[float, ...]]:
+        # A policy writes many of its solutions more than once: equal ones are read once.
+        place = {(e.token_ids, e.step_ends): i for i, e in reversed(list(enumerate(encoded)))}
+        firsts = sorted(place.values())
+        read = dict(zip(firsts, self._read_each([encoded[i] for i in firsts], reading), strict=True))
+        return [read[place[e.token_ids, e.step_ends]] for e in encoded]
+
+    @torch.inference_mode()
+    def _read_each(self, encoded: Sequence[EncodedSolution], reading: str) -> list[tuple[float, ...]]:
         model = self.prm.model.eval()
         device = next(model.parameters()).device
         results: list[tuple[float, ...]] = [()] * len(encoded)
