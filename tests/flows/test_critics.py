@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pytest
@@ -10,8 +10,10 @@ import pytest
 from stepward.flows.config import parse
 from stepward.flows.critics import CriticConfig, Judgement, first_refuted, first_under_half, run_critic
 from stepward.labeling.policies.scripted import scripted_policy
-from stepward.prm.errors import EngineError
+from stepward.prm.errors import EngineError, ModelError
 from stepward.prm.evaluation.compare import recompute
+from stepward.prm.models.verdicts import VerdictFormat
+from stepward.prm.prompts import PromptTemplate
 from stepward.verifiers.critiques import StepVotes
 
 ROWS = [
@@ -103,10 +105,13 @@ def test_a_critic_that_says_nothing_decides_nothing_and_is_never_no_error(critic
     results = run(critic, lambda prompt, index: "I like this solution.", file, tmp_path / "out")
     result = results.runs[0].result
     assert result.num_undecided == 4
-    # two right solutions, no hit among them: undecided is a miss
-    assert result.macro.correct_accuracy.value == 0.0
+    # Silence is no miss of two right solutions and no score of 0 either.
+    assert result.macro.correct_accuracy.value is None
     assert result.misses["undecided"] == 4
-    assert "4 of 4 solutions are undecided" in (tmp_path / "out" / "report.html").read_text()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "4 of 4 solutions are undecided" in page
+    assert "nothing was decided" in page
+    assert recompute(tmp_path / "out").macro.f1.value is None
 
 
 @pytest.mark.parametrize("critic", ["judge", "generative"])
@@ -125,6 +130,40 @@ def test_a_critique_that_the_engine_fails_leaves_its_solution_undecided_and_the_
     results = run(critic, failing, file, tmp_path / "out")
     assert results.runs[0].undecided == {"gsm8k-2"}
     assert [p for i, p in enumerate(results.runs[0].predictions) if i != 2] == [None, 0, 0]
+    # All three decided are right; with the undecided one as a miss one of two right solutions is.
+    result = results.runs[0].result
+    assert (result.macro.correct_accuracy.value, result.decided[-1].f1.value) == (0.5, 1.0)
+    assert "Over the decided ones alone" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_a_critic_trained_here_is_asked_in_its_own_format_and_prompt(file, tmp_path):
+    folder = tmp_path / "critic"
+    folder.mkdir()
+    facts = {
+        "verdict_format": asdict(VerdictFormat(instruction="Look.", right="yes", wrong="no")),
+        "prompt": asdict(PromptTemplate("own", "[[{{ problem }}]]")),
+    }
+    (folder / "critic.json").write_text(json.dumps(facts))
+    seen = []
+
+    def answer(prompt, index):
+        seen.append(prompt)
+        return "Verdict 1: yes\nVerdict 2: yes\n" if checked(prompt) else "Verdict 1: no\n"
+
+    results = run(str(folder), answer, file, tmp_path / "out")
+    assert results.runs[0].predictions == (None, 0, None, 0)
+    assert all(p.startswith("[[") and p.endswith("Look.]]") for p in seen)
+    # The policy's own folder says the same where the critic is just "generative".
+    engine = Critic(answer)
+    engine.folder = folder
+    config = parse(
+        CriticConfig, critic="generative", policy="scripted", out=tmp_path / "two", processbench=(file,),
+        num_critiques=1, bootstrap=100,
+    )  # fmt: skip
+    assert run_critic(config, engine).runs[0].predictions == (None, 0, None, 0)
+    (folder / "critic.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"critic\.json cannot be read"):
+        run(str(folder), answer, file, tmp_path / "three")
 
 
 def test_ties_refute_nothing_and_silence_before_an_error_decides_nothing():

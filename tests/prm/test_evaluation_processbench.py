@@ -68,6 +68,34 @@ def test_an_undecided_item_is_a_miss_on_either_side_and_is_counted() -> None:
     assert result.subsets[0].correct_accuracy.value == 0.5  # i4 was a hit
     assert result.num_undecided == 2
     assert result.misses["undecided"] == 2
+    # Of the three decided erroneous ones one is hit (i2), of the three decided correct ones two: F1 = 2 / 3 * 2 / 3.
+    for part in result.decided:
+        assert (part.error_accuracy.value, part.correct_accuracy.value) == pytest.approx((1 / 3, 2 / 3))
+        assert (part.f1.value, part.f1.n) == (pytest.approx(4 / 9), 6)
+    assert [part.name for part in result.decided] == ["s", "macro"]
+    assert evaluate(ITEMS, PRED, scorer="critic", bootstrap=NONE).decided == ()
+
+
+def test_a_scorer_that_decided_nothing_has_not_reached_zero() -> None:
+    nothing = frozenset(item.id for item in ITEMS)
+    result = evaluate(ITEMS, PRED, scorer="critic", undecided=nothing, bootstrap=Bootstrap(50))
+    for part in (*result.subsets, result.macro, *result.by_position, *result.by_generator):
+        for found in (part.error_accuracy, part.correct_accuracy, part.f1):
+            assert found.value is None
+            assert found.note == "nothing was decided"
+    assert result.decided == ()
+    assert (result.num_undecided, result.misses["undecided"]) == (8, 8)
+
+
+def test_a_macro_whose_items_all_agree_has_an_interval_with_width() -> None:
+    # Four erroneous items missed, four correct ones kept; Wilson's interval of 0 of 4 ends at z^2 / (4 + z^2) = .4899.
+    result = evaluate(ITEMS, [None] * 8, scorer="never", bootstrap=Bootstrap(50))
+    error, correct, f1 = result.macro.error_accuracy, result.macro.correct_accuracy, result.macro.f1
+    assert (error.value, error.low, error.high) == pytest.approx((0.0, 0.0, 0.4899), abs=1e-4)
+    assert (correct.value, correct.low, correct.high) == pytest.approx((1.0, 0.5101, 1.0), abs=1e-4)
+    # F1 is 0 at both lower ends and 2 * .4899 / 1.4899 at both upper ends.
+    assert (f1.value, f1.low, f1.high) == pytest.approx((0.0, 0.0, 0.6576), abs=1e-4)
+    assert result.subsets[0].f1.high == f1.high
 
 
 def test_an_empty_side_leaves_f1_undefined_and_says_so() -> None:

@@ -22,8 +22,9 @@ from stepward.prm.evaluation.processbench import evaluate
 from stepward.prm.evaluation.readers.processbench import read_items
 from stepward.prm.evaluation.results import Results, ScorerRun
 from stepward.prm.evaluation.results_folder import write_results
-from stepward.prm.models.generative import GenerativeRewardModel
+from stepward.prm.models.generative import GenerativeRewardModel, trained_critic
 from stepward.prm.models.load import load_critic
+from stepward.prm.models.verdicts import CRITIC_FILE
 from stepward.prm.policy import Policy
 from stepward.prm.types import Problem, Sampler, VerdictKind
 from stepward.verifiers.critiques import StepVotes
@@ -36,7 +37,7 @@ class CriticConfig(Config):
     """A critic on solutions with known first errors.
 
     Attributes:
-        critic: ``judge``, ``generative``, or the Hub id or folder of a published critic.
+        critic: ``judge``, ``generative``, or the Hub id or folder of a critic, published or trained here.
         policy: The engine that writes; for a published critic one that serves this very model.
         out: Results folder.
         processbench: Files of ProcessBench's format.
@@ -155,10 +156,15 @@ def _critic(config: CriticConfig, policy: Policy) -> Critic:
     if config.critic == "judge":
         judge = Judge(policy, template, sampler, config.num_critiques, seed=config.seed)
         return lambda problem, steps: _by_votes(judge, problem, steps)
-    if config.critic == "generative":
-        model = GenerativeRewardModel(
-            policy, prompt=template, num_samples=config.num_critiques, sampler=sampler,
-            read_probabilities=config.read_probabilities, seed=config.seed,
+    own = _trained(config, policy)
+    if config.critic == "generative" or own is not None:
+        model = GenerativeRewardModel(policy, prompt=template)
+        if own is not None:
+            model = trained_critic(own, policy)
+            model = replace(model, prompt=template) if config.prompt is not None else model
+        model = replace(
+            model, num_samples=config.num_critiques, sampler=sampler, seed=config.seed,
+            read_probabilities=config.read_probabilities,
         )  # fmt: skip
         return lambda problem, steps: _by_scores(model, problem, steps)
     published = load_critic(config.critic, policy, num_samples=config.num_critiques)
@@ -173,6 +179,12 @@ def _critic(config: CriticConfig, policy: Policy) -> Critic:
         return first_under_half(scores)
 
     return whole
+
+
+def _trained(config: CriticConfig, policy: Policy) -> Path | None:
+    """The folder of a critic that this project trained: it is asked as it was trained."""
+    folder = folder_of(policy) if config.critic == "generative" else Path(config.critic)
+    return folder if folder is not None and (folder / CRITIC_FILE).exists() else None
 
 
 async def _by_votes(judge: Judge, problem: Problem, steps: Sequence[str]) -> Judgement:

@@ -67,6 +67,14 @@ def evaluation_table(results: Results) -> RenderableType:
                 _short(macro.correct_accuracy),
                 _percent(macro.f1),
             )
+            if run.result.decided:
+                decided = run.result.decided[-1]
+                table.add_row(
+                    Text(f"  over the {decided.f1.n:,} decided alone"),
+                    _short(decided.error_accuracy),
+                    _short(decided.correct_accuracy),
+                    _percent(decided.f1),
+                )
         parts.append(table)
         over = best_baseline(results)
         if over is not None:

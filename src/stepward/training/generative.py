@@ -24,7 +24,7 @@ from stepward.prm.models.heads import HeadSpec
 from stepward.prm.models.hub import local_folder
 from stepward.prm.models.implicit import ImplicitHead
 from stepward.prm.models.inputs import EncodedSolution
-from stepward.prm.models.verdicts import VerdictFormat
+from stepward.prm.models.verdicts import CRITIC_FILE, VerdictFormat
 from stepward.prm.models.weights import load_causal_lm, quiet
 from stepward.prm.policy import Tokenizer
 from stepward.prm.prompts import PromptTemplate, plain_template
@@ -35,7 +35,6 @@ from stepward.training.collate import Example
 from stepward.training.loop import Loop, Progress, Schedule, fit, threads
 from stepward.training.objectives import Objective
 
-CRITIC_FILE = "critic.json"
 _KIND_WORDS = {VerdictKind.SUPPORTED: "holds", VerdictKind.REFUTED: "does not hold"}
 
 

@@ -7,7 +7,7 @@ label: 254 of the 1,675 solutions at hand reach a right answer over a wrong step
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from stepward.prm.evaluation.intervals import (
     widen_at_bound,
 )
 from stepward.prm.evaluation.items import Item, Scores
-from stepward.prm.evaluation.thresholds import Threshold, choose_threshold, first_below
+from stepward.prm.evaluation.thresholds import Threshold, choose_threshold, first_below, harmonic_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,9 @@ class ProcessBenchResult:
         misses: Erroneous items called too early, too late or not at all, and correct items called wrong.
         threshold: The frozen threshold, or None for a scorer that names steps itself.
         oracle: True where the threshold saw the items: an upper bound and no result.
-        num_undecided: Items that the scorer could not decide; each counts as a miss, none as an answer.
+        num_undecided: Items that the scorer could not decide; each counts as a miss, none as an answer. Where nothing
+            was decided at all, every measure is undefined.
+        decided: Subsets and macro over the decided items alone; empty where all or none are decided.
         labels: ``published``, or the name of the override file.
     """
 
@@ -70,6 +72,7 @@ class ProcessBenchResult:
     threshold: Threshold | None = None
     oracle: bool = False
     num_undecided: int = 0
+    decided: tuple[SubsetScore, ...] = ()
     labels: str = "published"
 
 
@@ -120,20 +123,26 @@ def evaluate(
     if threshold is not None and not oracle:
         _refuse_tuned(items, threshold)
     hits = _hits(items, predictions, undecided)
-    subsets = list(dict.fromkeys(item.subset for item in items))
-    rows = {s: [i for i, item in enumerate(items) if item.subset == s] for s in subsets}
-    return ProcessBenchResult(
+    left = [i for i, item in enumerate(items) if item.id not in undecided]
+    result = ProcessBenchResult(
         scorer=scorer,
-        subsets=tuple(_score(s, items, hits, rows[s], bootstrap, s) for s in subsets),
-        macro=_macro([_resamples(items, hits, rows[s], bootstrap, s) for s in subsets], bootstrap),
+        subsets=tuple(_subsets(items, hits, bootstrap)),
+        macro=_macro(items, hits, bootstrap),
         by_generator=_breakdown(items, hits, [item.generator for item in items], bootstrap, "generator"),
         by_position=_breakdown(items, hits, [_band(item) for item in items], bootstrap, "position"),
         misses=_misses(items, predictions, undecided),
         threshold=threshold,
         oracle=oracle,
-        num_undecided=len(undecided),
+        num_undecided=len(items) - len(left),
         labels=labels,
     )
+    if not left and items:
+        return _undefined(result)
+    if len(left) == len(items):
+        return result
+    some, some_hits = [items[i] for i in left], hits[left]
+    decided = (*_subsets(some, some_hits, bootstrap), _macro(some, some_hits, bootstrap))
+    return replace(result, decided=decided)
 
 
 def oracle_sweep(
@@ -261,6 +270,18 @@ def _empty_note(total: Floats) -> str:
     return "no erroneous items" if total[0] == 0 else "no correct items" if total[2] == 0 else ""
 
 
+def _subsets(items: Sequence[Item], hits: Floats, bootstrap: Bootstrap) -> list[SubsetScore]:
+    return [_score(s, items, hits, rows, bootstrap, s) for s, rows in _rows_of_subsets(items).items()]
+
+
+def _rows_of_subsets(items: Sequence[Item]) -> dict[str, list[int]]:
+    """Indices by subset, in order of first appearance."""
+    rows: dict[str, list[int]] = {}
+    for i, item in enumerate(items):
+        rows.setdefault(item.subset, []).append(i)
+    return rows
+
+
 def _score(
     name: str, items: Sequence[Item], hits: Floats, rows: Sequence[int], bootstrap: Bootstrap, *stream: str
 ) -> SubsetScore:
@@ -272,30 +293,58 @@ def _score(
         measure(float(p[0]), r, n=n, level=bootstrap.level, note=note if np.isnan(p[0]) else "")
         for p, r, n, note in zip(points, resampled, counts, notes, strict=True)
     )
-    erroneous, right = _num_problems(items, rows)
-    return SubsetScore(
-        name,
-        widen_at_bound(error, erroneous, bootstrap.level),
-        widen_at_bound(correct, right, bootstrap.level),
-        f1,
-    )
+    return _widened(name, error, correct, f1, _num_problems(items, rows), bootstrap.level)
 
 
-def _macro(tables: Sequence[tuple[Floats, Floats]], bootstrap: Bootstrap) -> SubsetScore:
+def _macro(items: Sequence[Item], hits: Floats, bootstrap: Bootstrap) -> SubsetScore:
+    tables = [_resamples(items, hits, rows, bootstrap, s) for s, rows in _rows_of_subsets(items).items()]
     points = [[float(x[0]) for x in _rates(total[None, :])] for total, _ in tables]
     draws = [_rates(draws) for _, draws in tables]
-    n = int(sum(total[0] + total[2] for total, _ in tables))
-    values = [
+    error, correct, f1 = (
         measure(
             float(np.mean([p[k] for p in points])),
             np.mean([d[k] for d in draws], axis=0),
-            n=n,
+            n=len(items),
             level=bootstrap.level,
             note="undefined in a subset" if any(np.isnan(p[k]) for p in points) else "",
         )
         for k in range(3)
-    ]
-    return SubsetScore("macro", *values)
+    )
+    return _widened("macro", error, correct, f1, _num_problems(items, range(len(items))), bootstrap.level)
+
+
+def _widened(
+    name: str, error: Measure, correct: Measure, f1: Measure, num_problems: tuple[int, int], level: float
+) -> SubsetScore:
+    """Where all items of a side agree the bootstrap has no width: Wilson's interval, and F1's from the two."""
+    error = widen_at_bound(error, num_problems[0], level)
+    correct = widen_at_bound(correct, num_problems[1], level)
+    if f1.value is not None and f1.low is not None and f1.low == f1.high:
+        low, high = (
+            harmonic_mean(e or 0.0, c or 0.0)
+            for e, c in ((error.low, correct.low), (error.high, correct.high))
+        )
+        f1 = Measure(f1.value, low, high, f1.n, "from the intervals of the two accuracies")
+    return SubsetScore(name, error, correct, f1)
+
+
+def _undefined(result: ProcessBenchResult) -> ProcessBenchResult:
+    """A scorer that decided nothing has not reached 0: nothing is known of it."""
+
+    def unknown(part: SubsetScore) -> SubsetScore:
+        error, correct, f1 = (
+            Measure(None, n=m.n, note="nothing was decided")
+            for m in (part.error_accuracy, part.correct_accuracy, part.f1)
+        )
+        return SubsetScore(part.name, error, correct, f1)
+
+    return replace(
+        result,
+        subsets=tuple(map(unknown, result.subsets)),
+        macro=unknown(result.macro),
+        by_generator=tuple(map(unknown, result.by_generator)),
+        by_position=tuple(map(unknown, result.by_position)),
+    )
 
 
 def _breakdown(

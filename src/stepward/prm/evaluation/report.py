@@ -32,7 +32,13 @@ def render(results: Results) -> str:
 def _lead(results: Results) -> str:
     if results.runs:
         first = results.runs[0].result
-        return f"{first.scorer}: macro F1 {first.macro.f1} over {len(results.items):,} solutions."
+        lead = f"{first.scorer}: macro F1 {first.macro.f1} over {len(results.items):,} solutions."
+        if first.decided:
+            lead += (
+                f" {first.num_undecided:,} of them are undecided and count as misses; over the others it is "
+                f"{first.decided[-1].f1}."
+            )
+        return lead
     return "Numbers in brackets are intervals, drawn by resampling problems."
 
 
@@ -66,6 +72,18 @@ def _processbench(results: Results) -> list[str]:
             caption="Thresholds were fixed before these items were looked at.",
         ),
     ]  # fmt: skip
+    if any(r.decided for r in runs):
+        blocks += [
+            paragraph(
+                "Undecided solutions count as misses above, since a scorer could otherwise leave out what is hard. "
+                "Over the decided ones alone:"
+            ),
+            table(
+                ["scorer", "subset", "error accuracy", "correct accuracy", "F1", "decided"],
+                [(r.scorer, s.name, s.error_accuracy, s.correct_accuracy, s.f1, s.f1.n) for r in runs
+                 for s in r.decided],
+            ),
+        ]
     if results.differences:
         blocks += [
             interval_chart(

@@ -5,14 +5,22 @@ verdict, averaged over several critiques (GenPRM); where an engine gives no like
 """
 
 import asyncio
+import json
 import threading
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp
+from pathlib import Path
 from typing import Any
 
 from stepward.prm.errors import EngineError, ModelError
-from stepward.prm.models.verdicts import CODE_BLOCK, CritiqueFormat, VerdictFormat, with_code_output
+from stepward.prm.models.verdicts import (
+    CODE_BLOCK,
+    CRITIC_FILE,
+    CritiqueFormat,
+    VerdictFormat,
+    with_code_output,
+)
 from stepward.prm.policy import Executor, Policy, SampleRequest
 from stepward.prm.prompts import PromptTemplate, plain_template
 from stepward.prm.seeds import derive_seed
@@ -149,6 +157,26 @@ class GenerativeRewardModel:
             output = run.stdout if run.status == "ok" else f"{run.status}: {run.stderr[-500:]}"
             ids += self.policy.tokenizer.encode(with_code_output("", output[:2000]))
         return ids
+
+
+def trained_critic(
+    folder: Path, policy: Policy, executor: Executor | None = None, num_samples: int = 1
+) -> GenerativeRewardModel:
+    """A critic that ``training.generative`` wrote, asked in the format and through the prompt that it was trained on.
+
+    Raises:
+        ModelError: Its ``critic.json`` is not one of ours.
+    """
+    try:
+        facts = json.loads((folder / CRITIC_FILE).read_text(encoding="utf-8"))
+        verdict_format = VerdictFormat.from_json(json.dumps(facts["verdict_format"]))
+        prompt = PromptTemplate(**facts["prompt"])
+    except (OSError, ValueError, KeyError, TypeError) as fault:
+        raise ModelError(
+            f"loading the critic {folder.name}: {CRITIC_FILE} cannot be read ({fault}); train it again, or name the "
+            "critic 'generative' with a policy whose folder has no such file"
+        ) from fault
+    return GenerativeRewardModel(policy, verdict_format, prompt, executor, num_samples)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -7,7 +7,7 @@ from stepward.prm.errors import ModelError
 
 # Weights and what goes with them; never code, never pickles.
 DOWNLOADED = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
-TEMPLATE_FILES = ("tokenizer*.json", "chat_template.jinja", "config.json")
+TEMPLATE_FILES = ("tokenizer*.json", "chat_template.jinja", "config.json", "critic.json")
 
 
 def local_folder(

@@ -75,10 +75,10 @@ def load_critic(
     num_samples: int = 1,
     revision: str | None = None,
 ) -> "GenerativeRewardModel | GenPrmRewardModel":
-    """A published reward model that writes: ``load_critic(name, policy).score([problem], [steps])``.
+    """A reward model that writes, own or published: ``load_critic(name, policy).score([problem], [steps])``.
 
     Args:
-        name_or_folder: Hub id or folder; its chat template is read, its weights are the engine's business.
+        name_or_folder: Hub id or folder; its templates are read, its weights are the engine's business.
         policy: An engine that serves this very model.
         executor: Runs the programs that GenPRM writes; it judges by its analysis alone where None.
         adapter: ``genprm`` or ``thinkprm`` where the name does not tell.
@@ -88,9 +88,13 @@ def load_critic(
     Raises:
         ModelError: No critic of that layout, or no chat template.
     """
+    from stepward.prm.models.generative import trained_critic
     from stepward.prm.models.published import CRITICS, recognise_critic
+    from stepward.prm.models.verdicts import CRITIC_FILE
 
     folder = local_folder(name_or_folder, revision, files=TEMPLATE_FILES)
+    if adapter is None and (folder / CRITIC_FILE).exists():
+        return trained_critic(folder, policy, executor, num_samples)
     kind = adapter or recognise_critic(str(name_or_folder))
     if kind not in CRITICS:
         raise ModelError(

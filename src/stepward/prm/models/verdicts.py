@@ -18,6 +18,8 @@ from typing import Protocol
 
 from stepward.prm.types import Problem
 
+CRITIC_FILE = "critic.json"
+"""Beside the weights of a critic that this project trained: its verdict format and prompt."""
 CODE_BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
@@ -101,6 +103,11 @@ class VerdictFormat:
     def to_json(self) -> str:
         """For a checkpoint."""
         return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "VerdictFormat":
+        """The inverse of ``to_json``."""
+        return cls(**json.loads(text))
 
 
 def with_code_output(critique: str, output: str) -> str:
