@@ -4,7 +4,7 @@ A policy whose wrong paths never come right has another rho and phi than the def
 marginal likelihood of what was drawn. Weights that were fitted are scored on problems that they were not fitted on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,13 @@ from stepward.labeling.changepoint.refit import refit
 from stepward.labeling.evidence import SolutionEvidence
 
 FEWEST_PROBLEMS = 4
-"""Two a half: fewer leave the default."""
+"""Fewer leave the default."""
+FOLDS = 4
+FITTED_AXES = ("rho", "phi", "kappa")
+"""What belongs to the policy. How hard a problem is (s0) a pilot of some problems does not know: on replayed rollouts
+weights of s0 fitted to 16 of them predicted others worse than the prior does."""
+PRIOR_SOLUTIONS = 1.0
+"""How much the prior weighs beside the pilot's solutions."""
 MARGIN_NATS = 3.0
 """A candidate has to predict the pilot better than the default by so much in all: e^3, twenty to one."""
 ROUNDS = 100
@@ -53,35 +59,45 @@ def choose_grid(problems: Problems) -> ChosenGrid:
         problems: Evidence on the solutions of each pilot problem, drawn by a rule that does not look at outcomes
             (fixed K). Each solution is scored given what is known of the others of its problem.
     """
-    on_policy = all(s.on_policy for solutions in problems for s in solutions)
     chosen = ChosenGrid()
     if len(problems) < FEWEST_PROBLEMS:
         return chosen
-    halves = problems[0::2], problems[1::2]
+    pilot = range(len(problems))
+    folds = [[i for i in pilot if i % FOLDS == fold] for fold in range(FOLDS)]
 
-    def score(found: Problems, points: Axes, weights: Axes) -> float:
-        grid = make_grid(weights, axis_points=points, on_policy=on_policy)
+    def score(numbers: Sequence[int], points: Axes, weights: Axes) -> float:
+        found = [problems[i] for i in numbers]
+        grid = make_grid(weights, axis_points=points, on_policy=_on_policy(problems))
         return sum(p.log_evidence for p in _read(found, grid, pool=True))
 
-    default = score(problems, {}, {})
+    default = score(pilot, {}, {})
     for points in ({}, FINE_POINTS):
-        crossed = sum(
-            score(scored, points, _fitted(fitted, points, on_policy))
-            for fitted, scored in (halves, halves[::-1])
-        )
-        plain = score(problems, points, {}) if points else default
+        fitted = _Fit(problems, points)
+        crossed = sum(score(fold, points, fitted.without(fold)) for fold in folds)
+        plain = score(pilot, points, {}) if points else default
         for nats, refitted in ((plain - default, False), (crossed - default, True)):
             if nats > max(chosen.nats, MARGIN_NATS):
-                weights = _fitted(problems, points, on_policy) if refitted else {}
-                chosen = ChosenGrid(dict(points), weights, nats)
+                chosen = ChosenGrid(dict(points), fitted.without(()) if refitted else {}, nats)
     return chosen
 
 
-def _fitted(problems: Problems, points: Axes, on_policy: bool) -> dict[str, tuple[float, ...]]:
+class _Fit:
     """Weights by empirical Bayes. The solutions are read one by one: pooled ones would be counted many times."""
-    grid = make_grid(axis_points=points, on_policy=on_policy)
-    theta = np.stack([p.theta for p in _read(problems, grid, pool=False)])
-    return refit(theta, grid, rounds=ROUNDS)
+
+    def __init__(self, problems: Problems, points: Axes) -> None:
+        self.grid = make_grid(axis_points=points, on_policy=_on_policy(problems))
+        self.theta = [
+            np.stack([p.theta for p in _read([solutions], self.grid, pool=False)]) for solutions in problems
+        ]
+
+    def without(self, fold: Collection[int]) -> dict[str, tuple[float, ...]]:
+        """Fitted on all problems but these."""
+        theta = np.concatenate([t for i, t in enumerate(self.theta) if i not in fold])
+        return refit(theta, self.grid, rounds=ROUNDS, axes=FITTED_AXES, prior_solutions=PRIOR_SOLUTIONS)
+
+
+def _on_policy(problems: Problems) -> bool:
+    return all(s.on_policy for solutions in problems for s in solutions)
 
 
 def _read(problems: Problems, grid: Grid, *, pool: bool) -> list[SolutionPosterior]:

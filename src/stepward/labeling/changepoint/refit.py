@@ -1,6 +1,6 @@
 """Empirical Bayes: the grid's weights from a pilot's stored rollouts, no new ones drawn."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,13 @@ MIN_PILOT = 2000
 
 
 def refit(
-    theta: Array, grid: Grid, *, num_solutions: int | None = None, rounds: int = ROUNDS
+    theta: Array,
+    grid: Grid,
+    *,
+    num_solutions: int | None = None,
+    rounds: int = ROUNDS,
+    axes: Collection[str] = AXES,
+    prior_solutions: float | None = None,
 ) -> dict[str, tuple[float, ...]]:
     """Grid weights that explain a pilot: each axis becomes its mean posterior marginal, some rounds over.
 
@@ -29,11 +35,16 @@ def refit(
         grid: The grid they were computed with.
         num_solutions: n, where ``theta`` holds fewer rows than the pilot had.
         rounds: Rounds.
+        axes: Those that are refitted; the others keep the weights of ``grid``.
+        prior_solutions: What is put on top is the prior, counting as so many solutions, in place of 2 / n a point: for
+            a small pilot, where that would be much.
 
     Returns:
         Weights by axis name, for ``LabelingConstants.axis_weights``.
     """
     first = flatten(grid).prior
+    count = num_solutions or len(theta)
+    priors: dict[str, tuple[float, ...]] = dict(zip(AXES, grid.weights, strict=True))
     weights: dict[str, tuple[float, ...]] = {}
     for _ in range(rounds):
         now = flatten(_weighted(grid, weights)).prior
@@ -41,8 +52,11 @@ def refit(
         reweighted /= reweighted.sum(axis=1, keepdims=True)
         mean = reweighted.mean(axis=0)
         weights = {
-            name: _smooth(values, num_solutions or len(theta))
+            name: _smooth(values, count)
+            if prior_solutions is None
+            else _with_prior(values, count, np.asarray(priors[name]), prior_solutions)
             for name, values in marginals(grid, mean).items()
+            if name in axes
         }
     return weights
 
@@ -57,6 +71,11 @@ def _weighted(grid: Grid, weights: Mapping[str, tuple[float, ...]]) -> Grid:
 def _smooth(marginal: Array, num_solutions: int) -> tuple[float, ...]:
     raised = marginal + 2 / num_solutions
     return tuple(float(w) for w in raised / raised.sum())
+
+
+def _with_prior(marginal: Array, count: int, prior: Array, weight: float) -> tuple[float, ...]:
+    mixed = (count * marginal + weight * prior) / (count + weight)
+    return tuple(float(w) for w in mixed / mixed.sum())
 
 
 def refit_from_problems(
