@@ -4,8 +4,9 @@ All text is escaped; the content policy forbids scripts and requests, so that ev
 what a model wrote.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
+from typing import cast
 
 from stepward.prm.evaluation.intervals import Measure
 
@@ -33,6 +34,7 @@ caption { text-align: left; color: var(--muted); padding-bottom: .25rem; }
 th, td { padding: .3rem .75rem .3rem 0; text-align: left; border-bottom: 1px solid var(--rule);
   vertical-align: top; }
 th { font-weight: 600; }
+td { max-width: 17rem; overflow-wrap: anywhere; }
 td.number, th.number { text-align: right; white-space: nowrap; }
 td .interval { color: var(--muted); }
 svg { max-width: 100%; height: auto; display: block; margin: .75rem 0; overflow: visible; }
@@ -74,6 +76,23 @@ def standalone(svg: str) -> str:
     head, rest = svg.split(">", 1)
     style += "svg { font-family: sans-serif; }"
     return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{style}</style>{ground}{rest}\n'
+
+
+def settings_table(settings: Iterable[tuple[str, object]]) -> str:
+    """What a run says of itself, as words: lists joined, nothing where nothing was set."""
+    rows: list[Sequence[Cell]] = []
+    for name, value in settings:
+        several = isinstance(value, list | tuple)
+        rows.append(
+            (str(name), ", ".join(map(str, cast(Sequence[object], value))) if several else _setting(value))
+        )
+    return table(["what", "value"], rows)
+
+
+def _setting(value: object) -> Cell:
+    if value is None:
+        return None
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 def heading(words: str) -> str:

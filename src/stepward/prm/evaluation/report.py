@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from stepward.prm.evaluation.best_of_n import BestOfNResult
 from stepward.prm.evaluation.intervals import Measure
-from stepward.prm.evaluation.page import Cell, heading, page, paragraph, table
+from stepward.prm.evaluation.page import Cell, heading, page, paragraph, settings_table, table
 from stepward.prm.evaluation.prmbench import PRMBenchResult
 from stepward.prm.evaluation.processbench import ProcessBenchResult, SubsetScore
 from stepward.prm.evaluation.q_alignment import QAlignment
@@ -44,7 +44,7 @@ def _lead(results: Results) -> str:
 
 def _processbench(results: Results) -> list[str]:
     runs = [run.result for run in results.runs]
-    names = [s.name for s in runs[0].subsets] + ["macro"]
+    names = _shown([*(s.name for s in runs[0].subsets), "macro"])
     blocks = [
         heading("First wrong step"),
         paragraph(
@@ -80,14 +80,21 @@ def _processbench(results: Results) -> list[str]:
             ),
             table(
                 ["scorer", "subset", "error accuracy", "correct accuracy", "F1", "decided"],
-                [(r.scorer, s.name, s.error_accuracy, s.correct_accuracy, s.f1, s.f1.n) for r in runs
-                 for s in r.decided],
+                [
+                    (r.scorer, s.name, s.error_accuracy, s.correct_accuracy, s.f1, s.f1.n)
+                    for r in runs
+                    for s in r.decided
+                    if s.name in names
+                ],
             ),
         ]
     if results.differences:
         blocks += [
             interval_chart(
-                [(name, list(by_subset.items())) for name, by_subset in results.differences.items()],
+                [
+                    (name, [(part, by_subset[part]) for part in _shown(list(by_subset))])
+                    for name, by_subset in results.differences.items()
+                ],
                 title="Differences of F1 on the same items",
                 x_name="difference of F1 (paired)",
                 low=None,
@@ -118,6 +125,11 @@ def _processbench(results: Results) -> list[str]:
             ),
         ]  # fmt: skip
     return blocks
+
+
+def _shown(parts: list[str]) -> list[str]:
+    """Subsets and macro; of one subset the macro is the same once more."""
+    return [p for p in parts if p != "macro"] if len(parts) == 2 else parts
 
 
 def _part(result: ProcessBenchResult, name: str) -> SubsetScore:
@@ -199,8 +211,8 @@ def _best_of_n(result: BestOfNResult) -> list[str]:
         table(
             ["method", "token budget" if by_tokens else "N", "accuracy", "over majority", "samples", "generated",
              "scored"],
-            [(p.method, p.cut, p.accuracy, p.over_majority, p.num_samples, p.generated_tokens, p.scored_tokens)
-             for p in result.points],
+            [(p.method, p.cut, p.accuracy, None if p.method == "majority" else p.over_majority, p.num_samples,
+              p.generated_tokens, p.scored_tokens) for p in result.points],
             caption="Samples and tokens are means a problem; differences are paired by problem.",
         ),
         table(["k", "pass@k (unbiased)"], list(result.pass_at_k.items())),
@@ -249,8 +261,8 @@ def _q_alignment(results: Mapping[str, QAlignment]) -> list[str]:
 
 
 def _manifest(results: Results) -> list[str]:
-    rows: list[Sequence[Cell]] = [(str(k), str(v)) for k, v in results.manifest.items()]
+    rows: list[tuple[str, object]] = list(results.manifest.items())
     sources = sorted({item.source for item in results.items if item.source})
     if sources:
-        rows.append(("items from", ", ".join(sources)))
-    return [heading("How this was made"), table(["what", "value"], rows)] if rows else []
+        rows.append(("items from", sources))
+    return [heading("How this was made"), settings_table(rows)] if rows else []

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from stepward.prm.evaluation.intervals import Measure
-from stepward.prm.evaluation.page import Cell, heading, page, paragraph, table
+from stepward.prm.evaluation.page import heading, page, paragraph, settings_table, table
 from stepward.prm.evaluation.search_results import RunSummary, SearchResults
 from stepward.prm.evaluation.svg import NUM_COLOURS, Series, interval_chart, line_chart
 
@@ -52,7 +52,7 @@ def render_search(results: SearchResults, found: Sequence[RunSummary]) -> str:
             caption="Means a problem; the budget is generated and scored tokens together.",
         ),
         heading("How this was made"),
-        table(["what", "value"], _manifest(results, found)),
+        settings_table(_manifest(results, found)),
     ]
     first = found[0]
     lead = f"{len(found)} runs on {first.num_problems:,} problems. Numbers in brackets are intervals by resampling."
@@ -101,11 +101,9 @@ def _curves(found: Sequence[RunSummary]) -> str:
     )
 
 
-def _manifest(results: SearchResults, found: Sequence[RunSummary]) -> list[Sequence[Cell]]:
-    rows: list[Sequence[Cell]] = [(str(k), str(v)) for k, v in results.manifest.items()]
+def _manifest(results: SearchResults, found: Sequence[RunSummary]) -> list[tuple[str, object]]:
+    rows: list[tuple[str, object]] = list(results.manifest.items())
     rows += [
-        (f"settings of {s.name}", ", ".join(f"{k} = {v}" for k, v in s.settings.items()))
-        for s in found
-        if s.settings
+        (f"settings of {s.name}", [f"{k} = {v}" for k, v in s.settings.items()]) for s in found if s.settings
     ]
     return rows

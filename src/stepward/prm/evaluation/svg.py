@@ -14,6 +14,7 @@ from stepward.prm.evaluation.intervals import Measure
 NUM_COLOURS = 8
 _WIDTH, _HEIGHT = 640, 360
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 14, 44
+_MOST_LABEL = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +169,17 @@ def interval_chart(
         x_name: Name of the quantity.
         low: Left end of the axis, or None for the data's.
         high: Right end, or None for the data's.
-        coloured: A colour for each row of a group, where rows are the same things in every group.
+        coloured: A colour for each row of a group, where rows are the same things in every group; left out where a
+            group has more rows than there are colours, since a colour that comes twice says something wrong.
     """
+    coloured = coloured and all(len(rows) <= NUM_COLOURS for _, rows in groups)
     values = [
         v for _, rows in groups for _, m in rows for v in (m.value, m.low, m.high) if v is not None
     ] or [0.0, 1.0]
     low = min(*values, 0.0) if low is None else low
     high = max(*values, 0.0) if high is None else high
-    left, row_height = 235, 20
+    longest = max((len(name) for _, rows in groups for name, _ in rows), default=0)
+    left, row_height = min(max(24 + round(6.5 * longest), 120), _MOST_LABEL), 20
     x = _Axis(low, high, left, _WIDTH - 20)
     body: list[str] = []
     top = 8.0
@@ -184,7 +188,7 @@ def interval_chart(
             body.append(_text(4, top + 13, name, "start", "group"))
             top += row_height
         for k, (row_name, m) in enumerate(rows):
-            body += _interval_row(row_name, m, k % NUM_COLOURS if coloured else 0, x, top + row_height / 2)
+            body += _interval_row(row_name, m, k if coloured else 0, x, top + row_height / 2)
             top += row_height
         top += 6
     y = _Axis(0, 1, top, 8)
@@ -201,7 +205,8 @@ def interval_chart(
 
 
 def _interval_row(name: str, m: Measure, k: int, x: _Axis, y: float) -> list[str]:
-    body = [_text(x.start - 10, y + 4, name if len(name) <= 34 else name[:33] + "…", "end")]
+    most = int((_MOST_LABEL - 24) / 6.5)
+    body = [_text(x.start - 10, y + 4, name if len(name) <= most else name[: most - 1] + "…", "end")]
     if m.value is None:
         body.append(_text(x.start + 4, y + 4, f"undefined: {m.note}", "start", "muted"))
         return body
