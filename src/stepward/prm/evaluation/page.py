@@ -4,7 +4,7 @@ All text is escaped; the content policy forbids scripts and requests, so that ev
 what a model wrote.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import cast
 
@@ -34,7 +34,7 @@ caption { text-align: left; color: var(--muted); padding-bottom: .25rem; }
 th, td { padding: .3rem .75rem .3rem 0; text-align: left; border-bottom: 1px solid var(--rule);
   vertical-align: top; }
 th { font-weight: 600; }
-td { max-width: 17rem; overflow-wrap: anywhere; }
+td { max-width: 15rem; overflow-wrap: break-word; }
 td.number, th.number { text-align: right; white-space: nowrap; }
 td .interval { color: var(--muted); }
 svg { max-width: 100%; height: auto; display: block; margin: .75rem 0; overflow: visible; }
@@ -80,19 +80,20 @@ def standalone(svg: str) -> str:
 
 def settings_table(settings: Iterable[tuple[str, object]]) -> str:
     """What a run says of itself, as words: lists joined, nothing where nothing was set."""
-    rows: list[Sequence[Cell]] = []
-    for name, value in settings:
-        several = isinstance(value, list | tuple)
-        rows.append(
-            (str(name), ", ".join(map(str, cast(Sequence[object], value))) if several else _setting(value))
-        )
-    return table(["what", "value"], rows)
+    return table(["what", "value"], [(str(name), _setting(value)) for name, value in settings])
 
 
-def _setting(value: object) -> Cell:
+def _setting(value: object) -> str | None:
     if value is None:
         return None
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        pairs = cast(Mapping[object, object], value).items()
+        return ", ".join(f"{k} = {_setting(v) or 'none'}" for k, v in pairs)
+    if isinstance(value, list | tuple):
+        return ", ".join(_setting(v) or "none" for v in cast(Sequence[object], value)) or None
+    return str(value)
 
 
 def heading(words: str) -> str:
