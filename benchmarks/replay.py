@@ -168,13 +168,13 @@ def fitted(pilot: Sequence[Sequence[Logged]], points: dict[str, tuple[float, ...
 
 
 def of_product(pilot: Sequence[Sequence[Logged]]) -> tuple[ChosenGrid, LabelingConstants, float, float]:
-    """The product's own choice on its own number of problems; beside it what its rollouts cost.
+    """The product's own choice on a pilot of its own size; beside it what its rollouts cost.
 
     Returns:
         The choice, the constants, tokens and rollouts of the pilot.
     """
     evidence, tokens, rollouts = [], 0.0, 0.0
-    for number, problem in enumerate(pilot[: LabelConfig.model_fields["pilot_problems"].default]):
+    for number, problem in enumerate(pilot):
         replay = Replay(problem, number, seed=99)
         replay.follow(EqualStatesOnce(FixedK(GRID_ROLLOUTS)))
         evidence.append(replay.evidence)
@@ -207,7 +207,8 @@ def main() -> None:
     def replayed(method: Callable[..., Labeled], *what: object, **options: object) -> list[Labeled]:
         return [method(test, *what, seed=seed, **options) for seed in seeds]
 
-    chosen, product, pilot_tokens, pilot_rollouts = of_product(pilot)
+    chooses = pilot[: LabelConfig.model_fields["pilot_problems"].default]
+    chosen, product, pilot_tokens, pilot_rollouts = of_product(chooses)
     print(
         f"the product's pilot chooses {chosen.name}: {chosen.nats:.1f} nats, {pilot_tokens:,.0f} tokens",
         flush=True,
@@ -249,7 +250,7 @@ def main() -> None:
         "mean_steps": float(boot.num_steps.mean()), "omegaprm_best_k": best(boot, omega),
         "stop_best_k": best(boot, stop),
         "product_pilot": {
-            "chosen": chosen.name, "nats": chosen.nats, "problems": len(pilot), "tokens": pilot_tokens,
+            "chosen": chosen.name, "nats": chosen.nats, "problems": len(chooses), "tokens": pilot_tokens,
             "rollouts": pilot_rollouts,
         },
         "axis_weights": {
