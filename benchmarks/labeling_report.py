@@ -287,11 +287,12 @@ def plot_replay(replay: dict[str, Any]) -> None:
         )
         axes.grid(alpha=0.3)
     both[0].set_ylabel("F1 of the first error")
-    both[0].legend(fontsize=7, loc="lower right")
+    handles, labels = both[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=7, loc="lower center", ncols=5)
     figure.suptitle(
         f"Replayed rollouts of the embedded policy: {replay['solutions']:,} solutions, {replay['problems']} problems"
     )
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
     figure.savefig(FIGURES / "labeling_replay.png", dpi=130)
     plt.close(figure)
 
