@@ -253,7 +253,7 @@ def plot_replay(replay: dict[str, Any]) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, both = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
+    figure, both = plt.subplots(1, 2, figsize=(11, 5), sharey=True)
     for axes, overhead in zip(both, ("overhead 0", "overhead 60"), strict=True):
         runs = [name for name in replay if name.endswith(", " + overhead)]
         for run in runs:
@@ -292,7 +292,7 @@ def plot_replay(replay: dict[str, Any]) -> None:
     figure.suptitle(
         f"Replayed rollouts of the embedded policy: {replay['solutions']:,} solutions, {replay['problems']} problems"
     )
-    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    figure.tight_layout(rect=(0, 0.11, 1, 1))
     figure.savefig(FIGURES / "labeling_replay.png", dpi=130)
     plt.close(figure)
 
