@@ -5,6 +5,7 @@ found from the folder itself, so that a killed run goes on at the first shard wi
 """
 
 import asyncio
+import gc
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -131,6 +132,9 @@ async def label(
     loaded, meter = metered(engines or build_engines(config))
     fixed = await fix_constants(config, loaded, problems, given, fresh=overwrite)
     job = build_labeling(config, fixed.constants, loaded, pilot=fixed.pilot)
+    # Modules and models outlive the run: a full collection that walks through them costs as much as grading does.
+    gc.collect()
+    gc.freeze()
     mine = [i for i in range(len(shards)) if part is None or part.holds(i)]
     progress = Progress(sum(len(shards[i]) for i in mine), notes=fixed.notes)
     budget = Budget(progress, config.budget_tokens, config.budget_hours, fixed.spent, fixed.problem_tokens)
@@ -158,6 +162,7 @@ async def label(
                 )
         finally:
             run.close()
+            gc.unfreeze()
             if engines is None:
                 await job.close()
         progress.shards_left = len(shards) - len(store.finished())

@@ -15,8 +15,6 @@ def derive_seed(run_seed: int, *parts: str | int) -> int:
     Returns:
         The first 63 bits of BLAKE2b over the parts, each with its length, so that no two lists collide.
     """
-    digest = hashlib.blake2b(digest_size=8)
-    for part in (run_seed, *parts):
-        data = str(part).encode()
-        digest.update(len(data).to_bytes(4, "big") + data)
-    return int.from_bytes(digest.digest(), "big") & _MASK
+    encoded = [str(part).encode() for part in (run_seed, *parts)]
+    named = b"".join([len(data).to_bytes(4, "big") + data for data in encoded])
+    return int.from_bytes(hashlib.blake2b(named, digest_size=8).digest(), "big") & _MASK

@@ -257,7 +257,8 @@ class Verdict:
         reason: Why it is unknown; ``NONE`` otherwise.
         evidence: A sentence for a person: the claim and what it was checked against.
         span: Character span of the claim in the step's text, or None where it concerns the whole.
-        seconds: CPU seconds spent. Never stored in a row.
+        seconds: CPU seconds spent; by the clock for an exact comparison of answers, which takes less time than to
+            ask for a thread's CPU seconds. Never stored in a row.
     """
 
     kind: VerdictKind
@@ -302,17 +303,15 @@ class Counts:
     @classmethod
     def of(cls, rollouts: Iterable[Rollout]) -> "Counts":
         """Count graded rollouts. Raises ValueError on one that is not graded."""
-        tally: Counter[Outcome] = Counter()
-        texts: set[str] = set()
-        for rollout in rollouts:
+        drawn = list(rollouts)
+        for rollout in drawn:
             if rollout.outcome is None:
                 raise ValueError(
                     f"rollout {rollout.index} at prefix {rollout.num_steps} of problem {rollout.problem_id} "
                     "is not graded; grade it before counting"
                 )
-            tally[rollout.outcome] += 1
-            texts.add(rollout.text)
-        return cls(**{o.value: tally[o] for o in Outcome}, n_unique=len(texts))
+        tally = Counter([str(r.outcome) for r in drawn])
+        return cls(**tally, n_unique=len({r.text for r in drawn}))
 
 
 @dataclass(frozen=True, slots=True)

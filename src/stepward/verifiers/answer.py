@@ -90,11 +90,11 @@ def equivalent(
     Returns:
         Supported, refuted, or unknown with a reason. Nothing leaves this process.
     """
-    began = time.thread_time()
+    began = time.perf_counter()
     check = check or Check(tolerance=tolerance)
     finding = _compare(check, _bare(gold), _bare(answer))
     evidence = f"{_shown(answer)} against {_shown(gold)}: {finding.why}"
-    return Verdict(finding.kind, NAME, VERSION, finding.reason, evidence, seconds=time.thread_time() - began)
+    return Verdict(finding.kind, NAME, VERSION, finding.reason, evidence, seconds=time.perf_counter() - began)
 
 
 class Grader:
@@ -142,7 +142,7 @@ class Grader:
     def _exactly(
         self, problem: Problem, text: str, finish_reason: FinishReason
     ) -> tuple[Grade, tuple[str, ...]]:
-        began = time.thread_time()
+        began = time.perf_counter()
         golds = usable_golds(problem)
         check = problem.check
         extraction = extract_answer(
@@ -167,7 +167,7 @@ class Grader:
             why = "the final box is not closed" if extraction.cut else "the text has no final answer"
             return _without(Outcome.NO_ANSWER, None, Reason.NO_CLAIM, why, None), golds
         findings = [_compare(check, gold, _bare(found.text)) for gold in golds]
-        verdict = _verdict(_best(findings), found.text, golds, time.thread_time() - began)
+        verdict = _verdict(_best(findings), found.text, golds, time.perf_counter() - began)
         return Grade(_outcome(verdict), answer, verdict, found_by), golds
 
 
