@@ -5,7 +5,7 @@ import pytest
 from stepward.labeling.allocation.binary_search import BinarySearch
 from stepward.labeling.allocation.difficulty_k import DifficultyK
 from stepward.labeling.allocation.fixed_k import FixedK, StopAtFirstRight
-from stepward.labeling.allocation.registry import make_allocation
+from stepward.labeling.allocation.registry import ALLOCATIONS, make_allocation
 from stepward.labeling.allocation.two_fidelity import TwoFidelity
 from stepward.labeling.allocation.variance_rounds import VarianceRounds
 from stepward.labeling.evidence import AllocationRule, Draw, SolutionEvidence
@@ -130,3 +130,9 @@ def test_compilation_waits_until_a_process_has_had_many_rounds(monkeypatch):
     assert [module._worth_compiling() for _ in range(2)] == [False, True]
     monkeypatch.setattr(module, "_has_numba", lambda: False)
     assert not module._worth_compiling()
+
+
+@pytest.mark.parametrize("name", ALLOCATIONS)
+def test_a_problem_without_a_solution_gets_no_rollouts(name):
+    """Every solution was blank: nothing has a step, and nobody asks for anything."""
+    assert make_allocation(name).next_draws([]) == []
