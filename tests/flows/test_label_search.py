@@ -23,6 +23,7 @@ SMALL = {
     "rstar": {"width": 3, "iterations": 4},
     "rest_mcts": {"iterations": 4},
     "grounded": {"iterations": 4},
+    "best_path": {"width": 3, "iterations": 4},
     "tree_plv": {"width": 3, "iterations": 4},
     "ab_mcts": {"iterations": 6},
     "entropy_tree": {"chains": 4},
@@ -84,6 +85,10 @@ def run_of(tmp_path, name, folder="out", **settings):
         search_options=SMALL[name], hint="likes" if likes else None, price=1e-3, fusion="returns", **settings,
     )  # fmt: skip
     return config, engines
+
+
+def test_every_search_that_there_is_is_among_those_that_are_tried_here():
+    assert SMALL.keys() == trees().keys()
 
 
 @pytest.mark.parametrize("name", SMALL)

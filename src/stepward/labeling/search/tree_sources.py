@@ -156,6 +156,14 @@ async def grounded_tree(
     await tree_search.search(grower, tree_search.grounded(width, iterations, decay))
 
 
+@register_tree("best_path")
+async def best_path_tree(
+    grower: Grower, scorer: ScoreQueue | None, *, width: int = 4, iterations: int = 40
+) -> None:
+    """UCT where a node is worth the best below it."""
+    await tree_search.search(grower, tree_search.best_path(width, iterations))
+
+
 @register_tree("tree_plv")
 async def tree_plv_tree(
     grower: Grower, scorer: ScoreQueue | None, *, width: int = 4, iterations: int = 40
