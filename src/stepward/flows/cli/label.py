@@ -38,6 +38,9 @@ def label(
     num_rollouts: Annotated[int | None, Opt(help="K, where the allocation has one")] = None,
     labeler: Annotated[str | None, Opt(help="Counts -> labels")] = None,
     price: Annotated[float | None, Opt(help="Nats a token (information_gain)")] = None,
+    grid: Annotated[
+        str | None, Opt(help="The posterior's grid: default, pilot (a pilot chooses it), or auto (large runs)")
+    ] = None,
     verifier: Annotated[list[str] | None, Opt(help="Tool verifier of steps; may be repeated")] = None,
     verifiers: Annotated[str | None, Opt(help="The same, names with commas between")] = None,
     fusion: Annotated[
@@ -115,6 +118,7 @@ def label(
         num_rollouts=num_rollouts,
         labeler=labeler,
         price=price,
+        grid=grid,
         verifiers=tuple(named) or None,
         fusion=fusion,
         verifier_quality=verifier_quality,
