@@ -39,7 +39,8 @@ def label(
     labeler: Annotated[str | None, Opt(help="Counts -> labels")] = None,
     price: Annotated[float | None, Opt(help="Nats a token (information_gain)")] = None,
     grid: Annotated[
-        str | None, Opt(help="The posterior's grid: default, pilot (a pilot chooses it), or auto (large runs)")
+        str | None,
+        Opt(help="The posterior's grid: default, pilot (a pilot chooses it), or auto (large runs)"),
     ] = None,
     verifier: Annotated[list[str] | None, Opt(help="Tool verifier of steps; may be repeated")] = None,
     verifiers: Annotated[str | None, Opt(help="The same, names with commas between")] = None,
