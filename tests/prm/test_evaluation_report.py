@@ -17,10 +17,11 @@ from stepward.prm.evaluation.compare import compare_folders, read_summary, recom
 from stepward.prm.evaluation.errors import DifferentItemsError, EvaluationError
 from stepward.prm.evaluation.intervals import Bootstrap, Measure
 from stepward.prm.evaluation.items import Item
-from stepward.prm.evaluation.page import standalone, table
+from stepward.prm.evaluation.page import settings_table, standalone, table
 from stepward.prm.evaluation.prmbench import PRMBenchItem, evaluate_prmbench
 from stepward.prm.evaluation.processbench import difference, oracle_sweep
 from stepward.prm.evaluation.q_alignment import Action, State, q_alignment
+from stepward.prm.evaluation.report import render
 from stepward.prm.evaluation.results import Results, score_run
 from stepward.prm.evaluation.results_folder import PREDICTIONS_SCHEMA, write_results
 from stepward.prm.evaluation.svg import Series, interval_chart, line_chart
@@ -274,3 +275,39 @@ def test_undefined_measures_are_written_out() -> None:
     assert "0.500" in html
     assert "[0.400, 0.600]" in html
     assert "undefined: &lt;no&gt;" in html
+
+
+def test_one_subset_is_not_reported_a_second_time_as_its_own_mean() -> None:
+    results = make_results()
+    assert ">macro<" in render(results)
+    easy = [k for k, item in enumerate(results.items) if item.subset == "easy"]
+    items = tuple(results.items[k] for k in easy)
+    run = score_run(
+        items, [results.runs[0].scores[k] for k in easy], Threshold(0.5, "dev"), scorer="prm", bootstrap=FAST
+    )
+    gap = difference(items, run.predictions, run.predictions, bootstrap=FAST)
+    page = render(Results("one", items, (run,), {"prm - prm": gap}))
+    assert ">easy<" in page
+    assert ">macro<" not in page
+
+
+def test_a_colour_never_stands_for_two_rows_of_a_group() -> None:
+    rows = [(f"scorer {k}", Measure(k / 10, 0.0, 1.0)) for k in range(9)]
+    few = interval_chart([("", rows[:8])], title="few", x_name="x")
+    many = interval_chart([("", rows)], title="many", x_name="x")
+    assert {f"dot c{k}" for k in range(8)} == set(re.findall(r"dot c\d", few))
+    assert set(re.findall(r"dot c\d", many)) == {"dot c0"}
+
+
+def test_settings_are_words_and_not_the_language_they_are_kept_in() -> None:
+    page = settings_table(
+        [
+            ("files", ["a", "b"]),
+            ("limit", None),
+            ("sampler", {"t": 1.0, "stop": ()}),
+            ("on", True),
+            ("x", "<b>"),
+        ]
+    )
+    cells = re.findall(r"<td>(.*?)</td>", page)
+    assert cells[1::2] == ["a, b", "–", "t = 1.0, stop = none", "yes", "&lt;b&gt;"]
