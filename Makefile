@@ -12,9 +12,11 @@ quickstart: $(VENV)/.run
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -q -n 2
 
-# One at a time: these tests measure time and memory, and start processes of their own.
+# Whatever measures time or memory runs after the rest, with nothing beside it.
+SLOW := slow and not vllm and not browser and not gpu and not cluster
 test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest -q -m "slow and not vllm and not browser and not gpu"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "$(SLOW) and not alone"
+	$(BIN)/python -m pytest -q -m "$(SLOW) and alone"
 
 test-vllm: $(VENV)/.test .venv-vllm/.ready
 	STEPWARD_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -q -m vllm

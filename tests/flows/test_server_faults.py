@@ -15,7 +15,7 @@ from benchmarks.soak import command, write_inputs
 
 from stepward.prm.dataset.store import open_dataset
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 class Server:

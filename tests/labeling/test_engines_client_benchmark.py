@@ -21,12 +21,14 @@ def bench() -> ModuleType:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_memory_stays_flat_and_descriptors_come_back_over_thirty_thousand_rollouts(bench: ModuleType) -> None:
     rows = asyncio.run(bench.flat_memory(30_000, in_flight=500))
     assert [r.met for r in rows if r.goal is not None] == [True, True, True]
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_thousand_sequences_in_flight_cost_the_client_little(bench: ModuleType) -> None:
     # Sixty microseconds a token are the goal at the length of a short rollout.
     row = asyncio.run(bench.cpu_per_token(30, requests=5000))

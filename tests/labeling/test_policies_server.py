@@ -267,6 +267,7 @@ async def test_what_cannot_be_served_is_refused_before_it_is_sent(tiny_tokenizer
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 async def test_ten_thousand_requests_in_flight_leak_nothing(tiny_tokenizer: Path) -> None:
     import os
     import resource

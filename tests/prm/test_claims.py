@@ -81,6 +81,7 @@ def start(source: Path, out: Path, *, lease_s: float = 0, slow_s: float = 0.05) 
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("lease_s", [0.0, 30.0], ids=["kernel locks", "leases"])
 def test_three_processes_write_each_shard_once_and_the_same_bytes(tmp_path, lease_s):
     whole = alone(tmp_path / "alone")
@@ -96,6 +97,7 @@ def test_three_processes_write_each_shard_once_and_the_same_bytes(tmp_path, leas
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("lease_s", [0.0, 1.0], ids=["kernel locks", "leases"])
 def test_what_a_killed_process_had_claimed_is_written_by_the_next(tmp_path, lease_s):
     whole = alone(tmp_path / "alone")

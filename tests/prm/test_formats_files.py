@@ -196,6 +196,7 @@ print(report.kept, int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_file_eight_times_as_large_takes_hardly_more_memory(tmp_path):
     # hiyouga/LlamaFactory#7526. Beside a shard of rows, what stays is the number of solutions of each problem.
     peaks = []

@@ -61,6 +61,7 @@ def test_other_verdicts_are_as_they_would_have_been() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_all_hostile_texts_together_stay_within_512_mb_and_touch_nothing(tmp_path: Path) -> None:
     script = (
         "import json, resource, sys\n"

@@ -245,12 +245,14 @@ async def test_hostile_programs_end_in_time_run_nothing_and_disturb_nobody(box: 
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 async def test_every_hostile_program_ends_in_time_runs_nothing_and_disturbs_nobody(box: Sandbox) -> None:
     assert len(PROGRAMS) > 200
     assert await _hostile(box, PROGRAMS, 1.0) == []
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 async def test_no_hostile_program_passes_a_test_or_kills_the_examiner(box: Sandbox) -> None:
     rows = [row for row in PROGRAMS if platform.machine() == "x86_64" or row["family"] != "syscall"]
     jobs = [
@@ -272,6 +274,7 @@ async def test_no_hostile_program_passes_a_test_or_kills_the_examiner(box: Sandb
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_everything_ends_when_the_calling_process_is_killed(box: Sandbox) -> None:
     script = (
         "import sys, time\nfrom stepward.verifiers.sandbox import Mode, Sandbox\n"
@@ -328,6 +331,7 @@ def test_memory_and_output_limits_are_those_asked_for() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_named_packages_can_be_imported() -> None:
     limits = JobLimits(memory_bytes=512 * _MIB, timeout_s=20.0)
     with Sandbox(num_workers=1, limits=limits, modules=("sympy",)) as made:

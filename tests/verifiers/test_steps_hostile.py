@@ -50,6 +50,7 @@ def test_other_verdicts_are_as_they_would_have_been():
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("identity", ["expand-bomb", "exponent-latex", "binomial-huge", "unit-power"])
 async def test_a_hostile_function_ends_by_the_deadline_of_its_workers(identity: str):
     text = text_of(next(r for r in ROWS if r["id"] == identity))

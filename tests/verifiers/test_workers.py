@@ -427,6 +427,7 @@ def test_any_text_comes_back_as_it_went(supervisor: Supervisor, text: str) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_trivial_calls_travel_at_several_thousand_a_second(supervisor: Supervisor) -> None:
     calls = {str(i): [i, 1] for i in range(20_000)}
     before = os.times()
