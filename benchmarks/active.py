@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from benchmarks import kernel
 from benchmarks.peers import FixedSamples, inner
 from benchmarks.simulator import MAX_STEPS, Sample
-from stepward.labeling.changepoint.grid import ETA, Grid, curves, flatten
+from stepward.labeling.changepoint.grid import ETA, Grid, curves, flatten, kappa_first
 from stepward.labeling.changepoint.pooling import BLUR, length_map
 
 DECODE_ONLY = np.array([1e30])
@@ -55,14 +55,15 @@ _TABLES: dict[Grid, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
 
 
 def tables(grid: Grid) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Hazards [T, P] and curves [T, t, 2, P] of every length up to MAX_STEPS."""
+    """Hazards [T, Q] and curves [T, t, 2, Q] of every length up to MAX_STEPS; Q points differ in more than kappa."""
     key = Grid(grid.s0, grid.rho, grid.phi, grid.kappa, grid.hazard, ())
     if key not in _TABLES:
-        hazards = np.zeros((MAX_STEPS + 1, grid.size))
-        values = np.zeros((MAX_STEPS + 1, MAX_STEPS + 1, 2, grid.size))
+        points = kappa_first(grid)[0]
+        hazards = np.zeros((MAX_STEPS + 1, len(points)))
+        values = np.zeros((MAX_STEPS + 1, MAX_STEPS + 1, 2, len(points)))
         for steps in range(1, MAX_STEPS + 1):
             shape = curves(grid, steps)
-            hazards[steps], values[steps, : steps + 1] = shape.hazard, shape.value
+            hazards[steps], values[steps, : steps + 1] = shape.hazard[points], shape.value[:, :, points]
         _TABLES[key] = hazards, values
     return _TABLES[key]
 
@@ -107,6 +108,7 @@ def run(
     """
     n, levels, points = len(sample), len(prices), flatten(grid)
     hazards, values = tables(grid)
+    place = kappa_first(grid)
     siblings = sample.siblings if use_siblings else np.zeros_like(sample.siblings)
     empty = np.zeros((n, MAX_STEPS + 1), np.int64)
     given_right, given_trials = given or (empty, empty)
@@ -117,14 +119,15 @@ def run(
     )  # fmt: skip
     theta = np.zeros((n, grid.size), np.float32)
     p_right = np.zeros((n, MAX_STEPS + 1))
+    right_outcome = sample.right.astype(np.int64)
     below, part = length_maps(grid.s0)
     bounds = np.flatnonzero(np.diff(sample.problem, prepend=-1, append=-1))
     for first, last in pairwise(bounds):
         kernel.label(
-            first, last, sample.num_steps, sample.right, siblings, sample.chance, sample.value, sample.rest,
+            first, last, sample.num_steps, right_outcome, siblings, sample.chance, sample.value, sample.rest,
             np.zeros((1, 1, 3)) if evidence is None else evidence, evidence is not None, pooled,
             prices, overhead, (seed * 1_000_003 + int(first)) % 2**32, below, part, blur, len(grid.s0),
-            points.rho, points.phi, points.kappa, points.prior, hazards, values, ETA,
+            points.rho[place[0]], points.phi[place[0]], np.array(grid.kappa), place, points.prior, hazards, values, ETA,
             given_right, given_trials, *out, theta, p_right, right, trials,
         )  # fmt: skip
     predicted, confidence, tokens, rollouts, mse = out

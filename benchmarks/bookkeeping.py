@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.simulator import Sample, simulate
+from benchmarks.simulator import MAX_STEPS, Sample, simulate
 from stepward.labeling.allocation.information_gain import InformationGain
 from stepward.labeling.annotate import annotate
 from stepward.labeling.estimators.registry import make_estimator
@@ -37,14 +37,16 @@ IN_FLIGHT = (20, 2000)
 
 
 def evidence_of(sample: Sample, row: int, draws: list[list[Outcome]]) -> SolutionEvidence:
-    """What the allocation reads of a simulated solution."""
+    """What the allocation reads of a simulated solution; as in a run it knows its states, which no other shares."""
     steps = int(sample.num_steps[row])
     rest = sample.rest[row, : steps + 1]
+    first = 1 + row * MAX_STEPS
     return SolutionEvidence(
         steps,
         tuple(int(x) for x in rest[:-1] - rest[1:]),
         Outcome.RIGHT if sample.right[row] else Outcome.WRONG,
         tuple(tuple(d) for d in draws),
+        nodes=(0, *range(first, first + steps)),
     )
 
 

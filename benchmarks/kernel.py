@@ -7,12 +7,13 @@ implementations equal. Its recursions are the compiled ones of the package.
 import numba as nb
 import numpy as np
 
-from stepward.labeling.changepoint.compiled import backward, forward_sums, gain, observe, pooled_prior
+from stepward.labeling.changepoint.compiled import gain, outcome_prior, pooled_prior
+from stepward.labeling.changepoint.compiled_chain import messages, posterior_sums
 
 
 @nb.njit(cache=True)
 def label(first, last, steps, right, siblings, chance, true_value, rest, likelihoods, use_evidence, pooled,
-          prices, overhead, seed, below, part, blur, num_s0, rho, phi, kappa, base, hazards, curves, eta,
+          prices, overhead, seed, below, part, blur, num_s0, rho, phi, kappa, place, base, hazards, curves, eta,
           given_k, given_n, out_predicted, out_confidence, out_tokens, out_rollouts, out_mse,
           theta, out_p_right, out_k, out_n):  # fmt: skip
     """Label solutions first..last-1 of one problem at falling prices; see ``active.run``.
@@ -26,18 +27,20 @@ def label(first, last, steps, right, siblings, chance, true_value, rest, likelih
     longest = 0
     for i in range(first, last):
         longest = max(longest, steps[i])
-    like = np.ones((count, longest + 1, 2, size))
-    back = np.empty((count, longest + 1, 2, size))
-    ratio = np.ones((count, longest + 1))
+    like = np.empty((count, longest + 1, 2, kappa.shape[0], rho.shape[0]))
+    back = np.empty_like(like)
+    head = np.empty((count, longest + 1, 3, rho.shape[0]))
+    tail = np.empty((count, longest + 1, 2, rho.shape[0]))
+    factor = np.empty((count, longest + 1, 3))
+    work = np.empty((3, kappa.shape[0], rho.shape[0]))
+    middle = np.empty((count, 2), np.int64)
     k = np.zeros((count, longest + 1), np.int64)
     n = np.zeros((count, longest + 1), np.int64)
-    messages = np.zeros((count, size))
-    seen = np.zeros((count, longest + 1), np.bool_)
+    message = np.zeros((count, size))
     p_right = np.zeros((count, longest + 1))
     value = np.zeros((count, longest + 1))
     value_right = np.zeros((count, longest + 1))
     prior = np.empty(size)
-    never, good, bad = np.empty(size), np.empty(size), np.empty(size)
     tokens = np.zeros(count)
     rollouts = np.zeros(count, np.int64)
     best = np.zeros(count, np.int64)
@@ -45,26 +48,8 @@ def label(first, last, steps, right, siblings, chance, true_value, rest, likelih
     dirty = np.ones(count, np.bool_)
 
     for i in range(count):
-        row = first + i
-        end = steps[row]
-        seen[i, end] = True
-        if use_evidence:
-            seen[i, : end + 1] = True
-            for t in range(1, end + 1):
-                like[i, t, 0] *= likelihoods[row, t - 1, 0]
-                like[i, t, 1] *= likelihoods[row, t - 1, 2]
-                ratio[i, t - 1] = likelihoods[row, t - 1, 1] / likelihoods[row, t - 1, 2]
-        for p in range(size):
-            like[i, end, 0, p] *= (1 - eta) if right[row] else eta
-            like[i, end, 1, p] *= phi[p] if right[row] else 1 - phi[p]
-        for t in range(end):
-            for j in range(given_n[row, t]):
-                success = j < given_k[row, t]
-                seen[i, t] = True
-                observe(like[i, t], curves[end, t], kappa, k[i, t], n[i, t], success)
-                k[i, t] += success
-                n[i, t] += 1
-
+        for t in range(steps[first + i]):
+            k[i, t], n[i, t] = given_k[first + i, t], given_n[first + i, t]
     others = np.ones((count, count), np.bool_)
     for i in range(count):
         others[i, i] = False
@@ -73,38 +58,26 @@ def label(first, last, steps, right, siblings, chance, true_value, rest, likelih
         changed = False
         for i in range(count):
             if dirty[i]:
-                backward(
-                    steps[first + i], like[i], seen[i], back[i], hazards[steps[first + i]], rho, ratio[i]
-                )
+                end = steps[first + i]
+                factors = likelihoods[first + i if use_evidence else 0]
+                middle[i] = messages(end, k[i], n[i], right[first + i], factors, use_evidence, curves[end],
+                                     hazards[end], rho, phi, kappa, eta, place, like[i], back[i], head[i], tail[i],
+                                     factor[i], message[i])  # fmt: skip
                 changed = True
-                if pooled:
-                    for p in range(size):
-                        messages[i, p] = like[i, 0, 0, p] * back[i, 0, 0, p]
         for i in range(count):
             row = first + i
             end = steps[row]
             if not (changed and (pooled or dirty[i])):
                 continue
             if pooled:
-                pooled_prior(i, messages, others, steps[first:last], below, part, base, blur, num_s0, prior)
+                pooled_prior(i, message, others, steps[first:last], below, part, base, blur, num_s0, prior)
             else:
-                total = 0.0
-                for p in range(size):
-                    v = curves[end, 0, 0, p]
-                    prior[p] = (
-                        base[p] * v ** siblings[row, 0] * (1 - v) ** (siblings[row, 1] - siblings[row, 0])
-                    )
-                    total += prior[p]
-                for p in range(size):
-                    prior[p] /= total
-            forward_sums(end, like[i], seen[i], back[i], curves[end], hazards[end], rho, kappa, ratio[i], k[i], n[i],
-                         prior, p_right[i], value[i], value_right[i], never, good, bad)  # fmt: skip
-            total = 0.0
-            for p in range(size):
-                theta[row, p] = prior[p] * like[i, 0, 0, p] * back[i, 0, 0, p]
-                total += theta[row, p]
-            for p in range(size):
-                theta[row, p] /= total
+                wrong = siblings[row, 1] - siblings[row, 0]
+                outcome_prior(curves[end, 0, 0], place, base, siblings[row, 0], wrong, prior)
+            posterior_sums(end, middle[i, 0], middle[i, 1], k[i], n[i], curves[end], hazards[end], rho, kappa, place,
+                           like[i], back[i], head[i], tail[i], factor[i], prior, work, p_right[i], value[i],
+                           value_right[i])  # fmt: skip
+            theta[row] = prior * message[i] / np.sum(prior * message[i])
             top[i] = -1.0
             if rollouts[i] < max(200, 20 * end):
                 for t in range(1, end):
@@ -121,8 +94,6 @@ def label(first, last, steps, right, siblings, chance, true_value, rest, likelih
                 tokens[i] += rest[row, t] * np.exp(np.random.normal(-0.03125, 0.25))
                 rollouts[i] += 1
                 success = np.random.random() < chance[row, t]
-                seen[i, t] = True
-                observe(like[i, t], curves[steps[row], t], kappa, k[i, t], n[i, t], success)
                 k[i, t] += success
                 n[i, t] += 1
                 dirty[i] = True

@@ -1,17 +1,19 @@
 """The labelling benchmark on the simulator: change-point posterior with active allocation against its peers.
 
-    python -m benchmarks.labeling [base pooled evidence stress] [--n 16000] [--stress-n 4000] [--seeds 2]
+    python -m benchmarks.labeling [base pooled evidence stress] [--n 16000] [--stress-n 16000] [--seeds 2] [--keep]
     python -m benchmarks.labeling_report
 
-The first writes benchmarks/results/labeling_detail.json, a part and a seed at a time, so that parts may run one
-by one; the second makes the table and the plots of it. Peers get their best K, early stopping and a threshold
-tuned on other seeds. Ratios count only where ``reference`` is in tolerance. Test seeds are 1000 and up; whatever
-was tuned was tuned on lower ones.
+The first writes benchmarks/results/labeling_detail.json, a part and a seed (in ``stress`` a scenario too) at a time,
+and with ``--keep`` leaves out what is there, so that it can be ended and go on; the second makes the table and the
+plots of it. Peers get their best K, early stopping and a threshold tuned on other seeds. Ratios count only where
+``reference`` is in tolerance. Test seeds are 1000 and up; whatever was tuned was tuned on lower ones.
 """
 
 import argparse
 import json
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +37,9 @@ from stepward.labeling.changepoint.refit import refit
 from stepward.labeling.changepoint.step_evidence import tool_likelihoods
 
 DETAIL = Path(__file__).parent / "results" / "labeling_detail.json"
-PRICES = np.concatenate([DECODE_ONLY, np.geomspace(8e-4, 1.2e-5, 18)])
-LOW_PRICES = np.concatenate([PRICES, np.geomspace(8e-6, 6e-7, 6)])
+PRICES = np.concatenate([DECODE_ONLY, np.geomspace(8e-4, 1.2e-5, 35)])
+LOW_PRICES = np.concatenate([PRICES, np.geomspace(1e-5, 6e-7, 12)])
+LONG_PRICES = LOW_PRICES[LOW_PRICES > 1.4e-6]  # long solutions cost more a nat
 PILOT_PRICE = 4.2e-5
 PILOT = 2000
 SIBLING_TOKENS = 7 * 590
@@ -315,37 +318,53 @@ def evidence_part(n: int, seed: int, kinds: tuple[bool, ...] = (False, True)) ->
     return report
 
 
-def stress_part(n: int, seed: int, scenarios: tuple[str, ...] = SCENARIOS) -> dict:
-    """All scenarios: ratio to Math-Shepherd K=8 with the decoder, calibration before and after refit."""
-    report = {}
-    for name in scenarios:
-        sample, pilot = simulate(name, n, seed), simulate(name, PILOT, TUNE_SEED + 1)
-        boot = Resample.of(sample, seed)
-        drawn = fixed_samples(sample, 8, seed)
-        hard = math_shepherd(sample, drawn, 0.0)
-        best_k, omega = best_omegaprm(sample, seed)
-        evidence = tool_evidence(sample) if name == "badtool" else None
-        pilot_evidence = tool_evidence(pilot) if name == "badtool" else None
-        refit_grid, _ = refitted(pilot, False, pilot_evidence)
-        report[name] = {
-            "tokens_math_shepherd_k8": round(float(hard.tokens.mean()), 1),
-            "omegaprm_best_k": best_k,
+def stress_part(n: int, seed: int, name: str) -> dict:
+    """A scenario: ratio to Math-Shepherd K=8 with the decoder, calibration before and after refit."""
+    sample, pilot = simulate(name, n, seed), simulate(name, PILOT, TUNE_SEED + 1)
+    boot = Resample.of(sample, seed)
+    drawn = fixed_samples(sample, 8, seed)
+    hard = math_shepherd(sample, drawn, 0.0)
+    best_k, omega = best_omegaprm(sample, seed)
+    evidence = tool_evidence(sample) if name == "badtool" else None
+    pilot_evidence = tool_evidence(pilot) if name == "badtool" else None
+    refit_grid, _ = refitted(pilot, False, pilot_evidence)
+    report: dict = {
+        "tokens_math_shepherd_k8": round(float(hard.tokens.mean()), 1),
+        "omegaprm_best_k": best_k,
+    }
+    grids = {"default grid": make_grid(), "refitted grid": refit_grid}
+    if seed != TEST_SEED and name != "easy":  # the goals stand on the refitted one
+        del grids["default grid"]
+    for label, grid in grids.items():
+        prices = LONG_PRICES if name == "long" else PRICES
+        curve = run(sample, prices, grid, seed, evidence=evidence)
+        decoded = decode(sample, drawn, grid, evidence=evidence)
+        report[label] = {
+            **ours(curve, boot, float(hard.tokens.mean())),
+            "versus": {
+                "Math-Shepherd K=8 + decoder": versus(curve, boot, decoded, hard.tokens, hard.rollouts),
+                f"OmegaPRM K={best_k}": versus(curve, boot, omega.predicted, omega.tokens, omega.rollouts),
+            },
         }
-        for label, grid in (("default grid", make_grid()), ("refitted grid", refit_grid)):
-            prices = LOW_PRICES if name == "long" else PRICES  # long solutions cost more a nat
-            curve = run(sample, prices, grid, seed, evidence=evidence)
-            decoded = decode(sample, drawn, grid, evidence=evidence)
-            report[name][label] = {
-                **ours(curve, boot, float(hard.tokens.mean())),
-                "versus": {
-                    "Math-Shepherd K=8 + decoder": versus(curve, boot, decoded, hard.tokens, hard.rollouts),
-                    f"OmegaPRM K={best_k}": versus(
-                        curve, boot, omega.predicted, omega.tokens, omega.rollouts
-                    ),
-                },
-            }
-        print(f"  {name} done", flush=True)
     return report
+
+
+def work_of(
+    parts: list[str], seeds: int, n: int, stress_n: int
+) -> Iterator[tuple[tuple[str, ...], int, Callable[[], dict]]]:
+    """Where each piece of the results stands, its n, and what makes it."""
+    whole = {"base": base_part, "pooled": pooled_part, "evidence": evidence_part}
+    for part in parts:
+        for seed in range(TEST_SEED, TEST_SEED + seeds):
+            if part in whole:
+                yield (part, "by_seed", str(seed)), n, partial(whole[part], n, seed)
+            else:
+                for name in sorted(SCENARIOS, key="long".__eq__):  # half of the time is long's
+                    yield (
+                        (part, "by_seed", str(seed), name),
+                        stress_n,
+                        partial(stress_part, stress_n, seed, name),
+                    )
 
 
 def main() -> None:
@@ -355,22 +374,23 @@ def main() -> None:
     )
     parser.add_argument("parts", nargs="*", default=["base", "pooled", "evidence", "stress"])
     parser.add_argument("--n", type=int, default=16000)
-    parser.add_argument("--stress-n", type=int, default=4000)
+    parser.add_argument("--stress-n", type=int, default=16000)
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--keep", action="store_true", help="leave out what is there, at the same n")
     parser.add_argument("--out", type=Path, default=DETAIL)
     args = parser.parse_args()
-    work = {"base": base_part, "pooled": pooled_part, "evidence": evidence_part, "stress": stress_part}
-    for part in args.parts:
-        n = args.stress_n if part == "stress" else args.n
+    for place, n, make in work_of(args.parts, args.seeds, args.n, args.stress_n):
+        results = json.loads(args.out.read_text()) if args.out.exists() else {}
+        level = results
+        for key in place[:-1]:
+            level = level.setdefault(key, {})
+        if args.keep and level.get(place[-1], {}).get("n") == n:
+            continue
         started = time.process_time()
-        for seed in range(TEST_SEED, TEST_SEED + args.seeds):
-            found = work[part](n, seed)
-            results = json.loads(args.out.read_text()) if args.out.exists() else {}
-            by_seed = results.setdefault(part, {}).setdefault("by_seed", {})
-            by_seed[str(seed)] = {"n": n, **found}
-            args.out.parent.mkdir(exist_ok=True)
-            args.out.write_text(json.dumps(results, indent=1) + "\n")
-        print(f"{part}: {time.process_time() - started:.0f} CPU seconds", flush=True)
+        level[place[-1]] = {"n": n, **make()}
+        args.out.parent.mkdir(exist_ok=True)
+        args.out.write_text(json.dumps(results, indent=1) + "\n")
+        print(f"{' '.join(place)}: {time.process_time() - started:.0f} CPU seconds", flush=True)
 
 
 if __name__ == "__main__":

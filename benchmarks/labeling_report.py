@@ -37,7 +37,7 @@ def times_fewer(reports: list[dict[str, Any]], run: str, peer: str) -> float | N
         [
             each["times_fewer"]["value"]
             for report in reports
-            for name, each in report[run]["versus"].items()
+            for name, each in report.get(run, {}).get("versus", {}).items()
             if name == peer or (peer.endswith("*") and name.startswith(peer[:-1]) and "fused" not in name)
         ]
     )
@@ -158,7 +158,7 @@ def rows_of(detail: dict[str, Any]) -> list[Row]:
         goal = None if scenario == "storm" else 4.0
         # easy: the refitted target needs no rollout, which is no ratio; the goal stands at the default grid
         on_default = scenario == "easy"
-        reports = [s[scenario] for s in stress]
+        reports = [s[scenario] for s in stress if scenario in s]
         rows += [
             Row(
                 f"{scenario}: times fewer than Math-Shepherd K=8 with the decoder, refitted",

@@ -13,11 +13,11 @@ from functools import cache
 from importlib.util import find_spec
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepward.labeling.changepoint.grid import Array, Grid, make_grid
+from stepward.labeling.changepoint.layout import Layout, layout_of
 from stepward.labeling.changepoint.problem import posteriors
-from stepward.labeling.changepoint.sharing import node_table
+from stepward.labeling.changepoint.sharing import Ints
 from stepward.labeling.evidence import Draw, LabelingConstants, SolutionEvidence
 from stepward.prm.types import Allocation
 
@@ -73,35 +73,23 @@ class InformationGain:
         """At most one draw on a solution's path: its best prefix, where that is worth the price."""
         if all(s.num_steps < 2 for s in solutions):
             return []
+        layout = layout_of(solutions)
         grid = make_grid(
             self.constants.axis_weights,
             on_policy=all(s.on_policy for s in solutions),
             axis_points=self.constants.axis_points,
         )
-        scores = self._scores(solutions, self._gains(solutions, grid))
-        scores[[not self._has_room(s) for s in solutions]] = -1.0
-        return self._chosen(scores, node_table(solutions))
-
-    def _chosen(self, scores: Array, nodes: NDArray[np.int64]) -> list[Draw]:
-        """The best prefix first, then the best among solutions that it says nothing of, while worth the price."""
-        draws: list[Draw] = []
-        open_rows = np.ones(len(scores), np.bool_)
-        shared = bool((nodes >= 0).any())
+        scores = self._scores(layout, self._gains(solutions, grid))
+        if layout.shared:
+            scores[[not self._has_room(s) for s in solutions]] = -1.0
         top = scores.max(axis=1)
-        best = (scores >= top[:, None] * (1 - _CLOSE)).argmax(axis=1)
-        order = np.argsort(-top, kind="stable") if shared else range(len(scores))
-        for number in order:
-            if not open_rows[number] or top[number] < self.constants.price * (1 - _CLOSE):
-                continue
-            prefix = int(best[number])
-            rows = [int(number)]
-            if shared and (node := nodes[number, prefix]) >= 0:
-                rows = np.flatnonzero(nodes[:, prefix] == node).tolist()
-            ready = [row for row in rows if open_rows[row]]
-            open_rows[rows] = False
-            if len(ready) == len(rows):
-                draws.append(Draw(next(row for row in rows if scores[row, prefix] >= 0), prefix))
-        return sorted(draws, key=lambda d: d.solution)
+        best: list[int] = (scores >= (top * (1 - _CLOSE))[:, None]).argmax(axis=1).tolist()
+        worth: Ints = (top >= self.constants.price * (1 - _CLOSE)).nonzero()[0]
+        if layout.shared:
+            order: list[int] = worth[np.argsort(-top[worth], kind="stable")].tolist()
+            return _one_a_path(order, best, scores, layout.nodes)
+        rows: list[int] = worth.tolist()
+        return [Draw(row, best[row]) for row in rows if self._has_room(solutions[row])]
 
     def _gains(self, solutions: Sequence[SolutionEvidence], grid: Grid) -> list[Array]:
         if self.compiled or (self.compiled is None and _worth_compiling()):
@@ -125,29 +113,45 @@ class InformationGain:
         )
         return [posterior.gain for posterior in known]
 
-    def _scores(self, solutions: Sequence[SolutionEvidence], gains: Sequence[Array]) -> Array:
+    def _scores(self, layout: Layout, gains: Sequence[Array]) -> Array:
         """Nats a token of a rollout at each prefix, [solutions, prefixes]; -1 where none is drawn (0, T, beyond)."""
-        longest = max(s.num_steps for s in solutions)
-        nats = np.full((len(solutions), longest + 1), -1.0)
-        tokens = np.ones_like(nats)
-        for row, (evidence, gain) in enumerate(zip(solutions, gains, strict=True)):
-            steps = evidence.num_steps
-            nats[row, 1:steps] = gain[1:steps]
-            tokens[row, :steps] = evidence.step_tokens
-        np.cumsum(tokens[:, ::-1], axis=1, out=tokens[:, ::-1])
-        # What stands to the right of a solution's own steps are ones: longest + 1 - T of them.
-        rest = tokens - (longest + 1 - np.array([[s.num_steps] for s in solutions]))
-        nodes = node_table(solutions)
-        if (at := (nodes >= 0) & (nats >= 0)).any():
+        nats = np.full(layout.nodes.shape, -1.0)
+        for row, gain in zip(nats, gains, strict=True):
+            row[1 : len(gain) - 1] = gain[1:-1]
+        if layout.shared:
             # A rollout from a state that solutions share tells all of them the same, and is paid once.
-            through = np.bincount(nodes[at])[nodes[at]]
-            nats[at] = np.bincount(nodes[at], nats[at])[nodes[at]]
-            rest[at] = np.bincount(nodes[at], rest[at])[nodes[at]] / through
-        return nats / np.maximum(rest + self.overhead_tokens, 1.0)
+            at = (layout.nodes >= 0) & layout.inner
+            nats[at] = np.bincount(layout.nodes[at], nats[at])[layout.nodes[at]]
+        return nats / np.maximum(layout.rest + self.overhead_tokens, 1.0)
 
     def _has_room(self, evidence: SolutionEvidence) -> bool:
         limit = max(200, 20 * evidence.num_steps) if self.max_rollouts is None else self.max_rollouts
         return sum(map(len, evidence.draws)) < limit
+
+
+def _one_a_path(order: Sequence[int], best: Sequence[int], scores: Array, nodes: Ints) -> list[Draw]:
+    """The best prefix first, then the best among solutions that it says nothing of.
+
+    Args:
+        order: The solutions whose best prefix is worth its price, the best first.
+        best: Best prefix of each solution.
+        scores: [solutions, prefixes], negative where nothing is drawn.
+        nodes: As of ``node_table``.
+    """
+    draws: list[Draw] = []
+    open_rows = np.ones(len(scores), np.bool_)
+    for number in order:
+        if not open_rows[number]:
+            continue
+        prefix = best[number]
+        rows = [number]
+        if (node := nodes[number, prefix]) >= 0:
+            rows = np.flatnonzero(nodes[:, prefix] == node).tolist()
+        ready = [row for row in rows if open_rows[row]]
+        open_rows[rows] = False
+        if len(ready) == len(rows):
+            draws.append(Draw(next(row for row in rows if scores[row, prefix] >= 0), prefix))
+    return sorted(draws, key=lambda d: d.solution)
 
 
 def _worth_compiling() -> bool:

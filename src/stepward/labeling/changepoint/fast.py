@@ -10,36 +10,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepward.labeling.changepoint import compiled
-from stepward.labeling.changepoint.grid import ETA, Array, Grid, curves, flatten
+from stepward.labeling.changepoint.grid import ETA, Array, Grid, curves, flatten, kappa_first
+from stepward.labeling.changepoint.layout import layout_of
 from stepward.labeling.changepoint.pooling import BLUR, length_map
 from stepward.labeling.changepoint.problem import count_into
-from stepward.labeling.changepoint.sharing import mostly_shared, node_table
 from stepward.labeling.changepoint.step_evidence import step_likelihoods
 from stepward.labeling.evidence import SolutionEvidence
 
 _MOST_ROWS = 1 << 15
-"""Curve rows kept a grid (at the default grid 8 KB each): all lengths to 250, or else it starts anew."""
+"""Curve rows kept a grid (at the default grid 3 KB each): all lengths to 250, or else it starts anew."""
+
+_NO_FACTORS = np.ones((1, 0, 3))
+
+_MOST_ASKED = 4096
+"""Problems whose place in them is remembered."""
 
 
 class _Workspace(threading.local):
     """Scratch arrays, kept between calls: allocating them anew costs more than the arithmetic."""
 
     def __init__(self) -> None:
-        self.shape = (0, 0, 0)
+        self.shape = (0, 0, 0, 0)
 
-    def fit(self, solutions: int, prefixes: int, points: int) -> None:
-        """Make room for so many solutions, prefixes and grid points."""
-        if points == self.shape[2] and solutions <= self.shape[0] and prefixes <= self.shape[1]:
+    def fit(self, solutions: int, prefixes: int, kappas: int, others: int) -> None:
+        """Make room for so many solutions, prefixes and grid points: K kappas, Q others."""
+        shape = self.shape
+        if (kappas, others) == shape[2:] and solutions <= shape[0] and prefixes <= shape[1]:
             return
-        solutions, prefixes = max(solutions, self.shape[0]), max(prefixes, self.shape[1])
-        self.shape = (solutions, prefixes, points)
-        self.like = np.empty((solutions, prefixes, 2, points))
-        self.back = np.empty((solutions, prefixes, 2, points))
-        self.seen = np.empty((solutions, prefixes), np.bool_)
-        self.ratio = np.empty((solutions, prefixes))
-        self.message = np.empty((solutions, points))
-        self.vectors = np.empty((4, points))
+        solutions, prefixes = max(solutions, shape[0]), max(prefixes, shape[1])
+        self.shape = (solutions, prefixes, kappas, others)
         self.sums = np.empty((solutions, 3, prefixes))
+        self.arrays = (
+            np.empty((solutions, prefixes, 2, kappas, others)),  # like
+            np.empty((solutions, prefixes, 2, kappas, others)),  # back
+            np.empty((solutions, prefixes, 3, others)),  # head
+            np.empty((solutions, prefixes, 2, others)),  # tail
+            np.empty((solutions, prefixes, 3)),  # factor
+            np.empty((solutions, kappas * others)),  # message
+            np.empty(kappas * others),  # prior
+            np.empty((3, kappas, others)),  # work
+            self.sums,
+        )
 
 
 _WORK = _Workspace()
@@ -52,28 +63,44 @@ class _Shapes:
         self._grid = grid
         self._lock = threading.Lock()
         self._places: dict[int, tuple[int, int]] = {}  # length -> first row of curve, number
+        self._asked: dict[tuple[int, ...], tuple] = {}  # what ``of`` gave
         self._rows = 0
-        self._curve = np.empty((64, 2, grid.size))
-        self._hazard = np.empty((8, grid.size))
+        self.place = kappa_first(grid)
+        points = flatten(grid)
+        self.rho, self.phi, self.kappa = (
+            points.rho[self.place[0]],
+            points.phi[self.place[0]],
+            np.array(grid.kappa),
+        )
+        self._curve = np.empty((64, 2, self.place.shape[1]))
+        self._hazard = np.empty((8, self.place.shape[1]))
         self._below = np.empty((8, 8, len(grid.s0)), np.int64)
         self._part = np.empty((8, 8, len(grid.s0)))
 
     def of(
-        self, lengths: Sequence[int]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], Array, Array, NDArray[np.int64], Array]:
-        """(first row, number) of each length, then curve, hazard, below and part as ``problem_gains`` reads them."""
+        self, lengths: tuple[int, ...]
+    ) -> tuple[Array, NDArray[np.int64], Array, NDArray[np.int64], NDArray[np.int64], Array]:
+        """``rows``, curve, hazard, number, below and part as ``problem_gains`` reads them."""
+        if found := self._asked.get(lengths):
+            return found
         with self._lock:
             if self._rows > _MOST_ROWS:
                 self._places.clear()
+                self._asked.clear()
                 self._rows = 0
                 # Others may be reading the old arrays: they are left, not written over.
                 self._curve, self._hazard = np.empty_like(self._curve), np.empty_like(self._hazard)
                 self._below, self._part = np.empty_like(self._below), np.empty_like(self._part)
             for steps in lengths:
                 if steps not in self._places:
+                    self._asked.clear()  # arrays that grow are replaced
                     self._add(steps)
             rows, numbers = zip(*(self._places[steps] for steps in lengths), strict=True)
-            return np.array(rows), np.array(numbers), self._curve, self._hazard, self._below, self._part
+            if len(self._asked) >= _MOST_ASKED:
+                self._asked.clear()
+            found = self._curve, np.array(rows), self._hazard, np.array(numbers), self._below, self._part
+            self._asked[lengths] = found
+            return found
 
     def _add(self, steps: int) -> None:
         shape, number, end = curves(self._grid, steps), len(self._places), self._rows + steps + 1
@@ -82,7 +109,8 @@ class _Shapes:
         if number == len(self._hazard):
             self._hazard = _doubled(self._hazard, 1)
             self._below, self._part = _doubled(self._below, 2), _doubled(self._part, 2)
-        self._curve[self._rows : end], self._hazard[number] = shape.value, shape.hazard
+        self._curve[self._rows : end] = shape.value[:, :, self.place[0]]
+        self._hazard[number] = shape.hazard[self.place[0]]
         self._places[steps] = self._rows, number
         self._rows = end
         for other, (_, place) in self._places.items():
@@ -118,8 +146,8 @@ def information_gains(
     recall: Mapping[str, float],
 ) -> list[Array]:
     """``gain`` of ``posteriors`` for each solution, [T+1]; the arguments are its own."""
-    return [gain for gain, _, _ in readings(solutions, grid, pool=pool, unfinished_as_wrong=unfinished_as_wrong,
-                                            precision=precision, recall=recall)]  # fmt: skip
+    lengths, gains = _read(solutions, grid, pool, unfinished_as_wrong, precision, recall)
+    return [gains[i, : steps + 1] for i, steps in enumerate(lengths)]
 
 
 def readings(
@@ -132,30 +160,44 @@ def readings(
     recall: Mapping[str, float],
 ) -> list[tuple[Array, Array, Array]]:
     """``gain``, ``p_right`` and ``value`` of ``posteriors`` for each solution, each [T+1]."""
-    points = flatten(grid)
-    lengths = [s.num_steps for s in solutions]
-    work, count, longest = _WORK, len(solutions), max(lengths)
-    work.fit(count, longest + 1, grid.size)
-    right = np.zeros((count, longest + 1), np.int64)
-    trials = np.zeros((count, longest + 1), np.int64)
-    outcome = np.empty(count, np.int64)
-    told = np.array([bool(s.verdicts or s.prm_scores) for s in solutions])
-    factors = np.ones((count, longest if told.any() else 0, 3))
-    for i, evidence in enumerate(solutions):
-        outcome[i] = count_into(right[i], trials[i], evidence, unfinished_as_wrong)
-        if told[i]:
-            factors[i, : lengths[i]] = step_likelihoods(evidence, precision, recall)
-    rows, number, curve, hazard, below, part = _shapes(grid).of(lengths)
-    gains = np.empty((count, longest + 1))
-    on_policy = all(s.on_policy for s in solutions)
-    nodes = node_table(solutions)
-    pooled = pool and not mostly_shared(nodes)
-    compiled.problem_gains(
-        pooled, nodes, on_policy, np.array(lengths), outcome, right, trials, factors, told, curve, rows,
-        hazard, number, below, part, points.rho, points.phi, points.kappa, points.prior, ETA, BLUR, len(grid.s0),
-        work.like, work.seen, work.back, work.ratio, work.message, work.vectors, work.sums, gains,
-    )  # fmt: skip
+    lengths, gains = _read(solutions, grid, pool, unfinished_as_wrong, precision, recall)
+    sums = _WORK.sums
     return [
-        (gains[i, : steps + 1], work.sums[i, 0, : steps + 1].copy(), work.sums[i, 1, : steps + 1].copy())
+        (gains[i, : steps + 1], sums[i, 0, : steps + 1].copy(), sums[i, 1, : steps + 1].copy())
         for i, steps in enumerate(lengths)
     ]
+
+
+def _read(
+    solutions: Sequence[SolutionEvidence],
+    grid: Grid,
+    pool: bool,
+    unfinished_as_wrong: bool,
+    precision: Mapping[str, float],
+    recall: Mapping[str, float],
+) -> tuple[list[int], Array]:
+    """T of each solution and its gains, [S, M+1]; leaves what ``problem_gains`` calls ``sums`` in the workspace."""
+    shapes, layout = _shapes(grid), layout_of(solutions)
+    lengths = [s.num_steps for s in solutions]
+    work, count, longest = _WORK, len(solutions), max(lengths)
+    work.fit(count, longest + 1, *shapes.place.shape)
+    right, trials = np.zeros((2, count, longest + 1), np.int64)
+    outcome = np.empty(count, np.int64)
+    told = np.zeros(count, np.bool_)
+    factors = (
+        np.ones((count, longest, 3)) if any(s.verdicts or s.prm_scores for s in solutions) else _NO_FACTORS
+    )
+    on_policy = True
+    for i, evidence in enumerate(solutions):
+        outcome[i] = count_into(right[i], trials[i], evidence, unfinished_as_wrong)
+        on_policy &= evidence.on_policy
+        if factors is not _NO_FACTORS and (evidence.verdicts or evidence.prm_scores):
+            told[i] = True
+            factors[i, : lengths[i]] = step_likelihoods(evidence, precision, recall)
+    gains = np.empty((count, longest + 1))
+    compiled.problem_gains(
+        pool and not layout.mostly_shared, layout.nodes, on_policy, layout.lengths, outcome, right, trials, factors,
+        told, *shapes.of(tuple(lengths)), shapes.rho, shapes.phi, shapes.kappa, shapes.place, flatten(grid).prior, ETA,
+        BLUR, len(grid.s0), *work.arrays, gains,
+    )  # fmt: skip
+    return lengths, gains

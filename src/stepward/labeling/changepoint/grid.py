@@ -172,6 +172,12 @@ def flatten(grid: Grid) -> Points:
     return Points(s0, rho, phi, kappa, hazard if grid.hazard else None, prior.ravel())
 
 
+def kappa_first(grid: Grid) -> NDArray[np.uintp]:
+    """Numbers of the points by kappa and then by all else, [K, Q]: curves and hazards are the same in a column."""
+    numbers = np.arange(grid.size, dtype=np.uintp).reshape(-1, len(grid.kappa), len(grid.hazard) or 1)
+    return np.ascontiguousarray(numbers.transpose(1, 0, 2).reshape(len(grid.kappa), -1))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Curves:
     """What a grid says of a solution of T steps.

@@ -14,7 +14,8 @@ from stepward.labeling.changepoint.step_evidence import step_likelihoods
 from stepward.labeling.evidence import SolutionEvidence
 from stepward.prm.types import Outcome
 
-_UNFINISHED = (Outcome.TRUNCATED, Outcome.NO_ANSWER)
+_RIGHT, _WRONG = Outcome.RIGHT, Outcome.WRONG  # reading a member of an enum costs more than a count
+_WRONG_OR_UNFINISHED = (_WRONG, Outcome.TRUNCATED, Outcome.NO_ANSWER)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,12 +47,15 @@ def count_into(
     right: NDArray[np.int64], trials: NDArray[np.int64], evidence: SolutionEvidence, unfinished_as_wrong: bool
 ) -> int:
     """Write the counts of ``observe`` into two arrays of zeros, [T+1] or longer, and give back the own outcome."""
-    wrong = (Outcome.WRONG, *_UNFINISHED) if unfinished_as_wrong else (Outcome.WRONG,)
+    wrong = _WRONG_OR_UNFINISHED if unfinished_as_wrong else (_WRONG,)
     for t, draws in enumerate(evidence.draws):
         if draws:
-            num_right = draws.count(Outcome.RIGHT)
-            right[t], trials[t] = num_right, num_right + sum(map(draws.count, wrong))
-    return 1 if evidence.outcome is Outcome.RIGHT else 0 if evidence.outcome in wrong else -1
+            right[t] = num_right = draws.count(_RIGHT)
+            trials[t] = num_right + (
+                sum(map(draws.count, wrong)) if unfinished_as_wrong else draws.count(_WRONG)
+            )
+    outcome = evidence.outcome
+    return 1 if outcome is _RIGHT else 0 if outcome in wrong else -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
