@@ -60,3 +60,13 @@ def test_one_command_trains_saves_everything_and_writes_the_card(tmp_path: Path)
     scores = json.loads(said.output.splitlines()[-1])["scores"]
     assert len(scores) == 2
     assert all(0 < s < 1 for s in scores)
+    by_outcome = tmp_path / "by-outcome"
+    told = run.invoke(
+        app,
+        ["train", str(data), "--out", str(by_outcome), "--epochs", "1", "--loss", "outcome_classes", "--block-tokens",
+         "1", "--rollouts-per-problem", "5", "--validation-share", "0.25"],
+    )  # fmt: skip
+    assert told.exit_code == 0, told.output
+    rows = [json.loads((folder / "prm.json").read_text())["training"]["rows"] for folder in (out, by_outcome)]
+    # The solutions of nine problems or so, and no more than five rollouts of each beside them.
+    assert rows[0]["rows"] < rows[1]["rows"] <= rows[0]["rows"] * (4 + 5) / 4

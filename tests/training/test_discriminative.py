@@ -24,7 +24,7 @@ from stepward.prm.types import LabeledSolution, Outcome, Problem
 from stepward.training.collate import Example, collate
 from stepward.training.discriminative import TrainResult, train_discriminative
 from stepward.training.loop import Loop, Progress, Schedule, fit, make_optimizer, rate_factor
-from stepward.training.objectives import OBJECTIVES, Labels, Objective, make_labels, sibling_pairs
+from stepward.training.objectives import OBJECTIVES, Labels, Objective, make_labels, step_pairs
 from stepward.training.order import batch_order
 from stepward.training.preparation import Trained, check_separator, require_signal
 
@@ -350,10 +350,29 @@ def test_siblings_share_their_prefix_and_differ_by_the_margin(tiny_llama: Path, 
     ]
     examples = examples_of(rows, tiny_llama)
     # Positions 0 1 | 2 3 | 4 5: the pair (1, 3) as siblings and as last steps of a right and a wrong solution.
-    assert sibling_pairs(examples, 0.2) == [(1, 3, 1.0)]
+    assert step_pairs(examples, 0.2) == [(1, 3, 1.0)]
     labels = make_labels(examples, pairs=True)
     assert labels.better.tolist() == [1]
     assert labels.last.tolist() == [1, 3, 5]
+
+
+def test_pairs_of_a_problem_are_all_its_right_steps_over_all_its_wrong_ones(tiny_llama: Path, labeled: Row):
+    rows = [
+        labeled("a", ["same", "even"], [1, 1], index=0),
+        labeled("a", ["other", "odd"], [1, 0], index=1),
+        labeled("b", ["same", "odd"], [1, 0], index=0),
+        labeled("c", ["same"], [None], outcome=Outcome.WRONG),
+    ]
+    examples = examples_of(rows, tiny_llama)
+    # Positions 0 1 | 2 3 | 4 5 | 6: in a the right 0, 1 and 2 over the wrong 3, a third each; in b 4 over 5.
+    third = pytest.approx(1 / 3)
+    assert step_pairs(examples, 0.2, "problem") == [(0, 3, third), (1, 3, third), (2, 3, third), (4, 5, 1.0)]
+
+
+def test_training_on_pairs_without_any_is_refused(tiny_llama: Path, tmp_path: Path, labeled: Row):
+    rows = [labeled("a", ["even"], [1]), labeled("b", ["odd"], [0])]
+    with pytest.raises(InputError, match=r"in 2 solutions no steps of the scope 'siblings' differ by 0\.2"):
+        train_discriminative(rows, [], base=tiny_llama, out=tmp_path / "prm", loss="pairwise")
 
 
 def test_a_damaged_folder_is_an_error_that_names_the_weight(tiny_llama: Path, tmp_path: Path, sums: Sums):

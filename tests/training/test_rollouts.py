@@ -15,7 +15,7 @@ from stepward.prm.types import FinishReason, LabeledSolution, Outcome, Rollout
 from stepward.training.collate import collate
 from stepward.training.discriminative import Labelling, train_discriminative
 from stepward.training.loop import Schedule
-from stepward.training.objectives import sibling_pairs
+from stepward.training.objectives import step_pairs
 from stepward.training.rollouts import rollout_rows
 
 Row = Callable[..., LabeledSolution]
@@ -110,7 +110,7 @@ def test_the_roll_in_has_no_target_and_the_rollouts_first_step_is_a_sibling(
     assert examples[1].targets[1] == pytest.approx(1 / 3)
     assert examples[1].trials == (0, 1)
     # Places 0 1 | 2 3: b (.9) over c (1/3) at the step where they part.
-    assert sibling_pairs(examples, 0.2) == [(1, 3, 1.0)]
+    assert step_pairs(examples, 0.2) == [(1, 3, 1.0)]
 
 
 def test_outcomes_at_tokens_begin_after_the_roll_in(solution: LabeledSolution, tiny_llama: Path):

@@ -289,6 +289,10 @@ class TrainConfig(Config):
         loss: Name of the loss, see ``training.objectives``.
         head: Name of the head; None = the loss's usual one.
         target: What a step's label is turned into, see ``training.collate``.
+        rollouts_per_problem: Train on so many of each problem's rollouts too: for losses on outcomes and pairs.
+        block_tokens: n > 0 puts the outcome at every n-th step token (VGS); ``target`` then has no say.
+        pair_margin: Least difference of targets within a pair.
+        pair_scope: Pairs are of siblings, or of any two steps of a problem.
         share_prompts: A problem's solutions share a batch and one copy of its prompt (causal models).
         row_tokens: Pack solutions into rows of so many ids; 0 = one solution a row.
         micro_batch_tokens: Most ids of one forward pass.
@@ -314,6 +318,10 @@ class TrainConfig(Config):
     batch_size: int = Field(default=32, ge=1)
     learning_rate: float = Field(default=2e-3, gt=0)
     weight_decay: float = Field(default=0.05, ge=0)
+    rollouts_per_problem: int = Field(default=0, ge=0)
+    block_tokens: int = Field(default=0, ge=0)
+    pair_margin: float = Field(default=0.2, gt=0, le=1)
+    pair_scope: Literal["siblings", "problem"] = "siblings"
     share_prompts: bool = False
     row_tokens: int = Field(default=0, ge=0)
     micro_batch_tokens: int = Field(default=8192, ge=1)

@@ -14,7 +14,7 @@ from stepward.prm.seeds import derive_seed
 from stepward.prm.steps import StepFormat
 from stepward.prm.types import LabeledSolution
 from stepward.training.acceleration import start_accelerator
-from stepward.training.discriminative import TrainResult, train_discriminative
+from stepward.training.discriminative import Labelling, TrainResult, train_discriminative
 from stepward.training.loop import Progress, Schedule
 from stepward.training.preparation import Trained
 
@@ -52,6 +52,10 @@ def train(config: TrainConfig, watch: Callable[[Progress], None] | None = None) 
         loss=config.loss,
         head=config.head,
         target=config.target,
+        labelling=Labelling(
+            block_tokens=config.block_tokens, rollouts_per_problem=config.rollouts_per_problem
+        ),
+        rollouts=(drawn for dataset in datasets for drawn in dataset.rollouts()),
         reference=checkpoint_folder(config.reference) if config.reference is not None else None,
         step_format=StepFormat(**manifest.step_format),
         prompt=prompt_template(config.prompt, local_folder(checkpoint_folder(config.base))),
@@ -64,6 +68,8 @@ def train(config: TrainConfig, watch: Callable[[Progress], None] | None = None) 
             row_tokens=config.row_tokens,
             micro_batch_tokens=config.micro_batch_tokens,
             save_every_steps=config.save_every_steps,
+            pair_margin=config.pair_margin,
+            pair_scope=config.pair_scope,
         ),
         seed=config.seed,
         device=config.device,

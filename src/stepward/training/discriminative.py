@@ -38,6 +38,7 @@ from stepward.prm.types import LabeledSolution, Rollout
 from stepward.training.checkpoint import newest_state
 from stepward.training.collate import CollationReport, Example, collate, reweigh
 from stepward.training.loop import Loop, Progress, Schedule, fit, is_sharded, threads
+from stepward.training.objectives import require_pairs
 from stepward.training.preparation import (
     Trained,
     check_separator,
@@ -157,7 +158,8 @@ def train_discriminative(
         on_progress: Called after each optimizer step.
 
     Raises:
-        InputError: Unknown loss or target, no usable row, no label known, or one class only.
+        InputError: Unknown loss or target, no usable row, no label known, one class only, or no pair where the loss
+            is over pairs.
         ModelError: Base, tokenizer and reference do not fit, or the loss is not finite.
         StoreError: ``out`` or its checkpoints belong to another run.
     """
@@ -179,6 +181,8 @@ def train_discriminative(
         inputs = InputFormat(tokenizer, format_of_steps, prompt or plain_template(), limit)
         train_set, train_report = _training_set(examples, rollouts, inputs, labelling, seed)
         require_signal(train_set, loss, from_outcomes=objective.needs_outcome)
+        if objective.by_problem:
+            require_pairs(train_set, schedule.pair_margin, schedule.pair_scope)
         valid_set, valid_report = _validation_set(validation, inputs, labelling)
         fingerprint = dataset_fingerprint(train_set)
         facts = {

@@ -46,7 +46,8 @@ class Schedule:
         share_prompts: A problem's solutions share a batch, and its prompt stands once before them; causal models
             alone. Saves the most where prompts are long and solutions many.
         save_every_steps: A checkpoint every so many steps, besides one an epoch; 0 = an epoch only.
-        pair_margin: Least difference of targets within a sibling pair.
+        pair_margin: Least difference of targets within a pair.
+        pair_scope: Which steps make pairs: ``siblings``, or any two of a ``problem``.
     """
 
     epochs: int = 3
@@ -62,6 +63,7 @@ class Schedule:
     share_prompts: bool = False
     save_every_steps: int = 0
     pair_margin: float = 0.2
+    pair_scope: str = "siblings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +282,13 @@ def _step(
     micro = [[indices[k] for k in group] for group in micro]
     pairs = loop.objective.by_problem
     labels = [
-        make_labels([loop.examples[i] for i in m], pairs=pairs, margin=schedule.pair_margin) for m in micro
+        make_labels(
+            [loop.examples[i] for i in m],
+            pairs=pairs,
+            margin=schedule.pair_margin,
+            scope=schedule.pair_scope,
+        )
+        for m in micro
     ]
     weight = float(sum(float(loop.objective.weight(y)) for y in labels))
     if weight <= 0:

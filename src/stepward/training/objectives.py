@@ -11,14 +11,17 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
+from stepward.prm.errors import InputError
 from stepward.prm.models.heads import BetaHead, Head
 from stepward.training import losses
 from stepward.training.collate import Example
 
+PAIR_SCOPES = ("siblings", "problem")
+
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Labels of a batch's score positions ``[n]``, its solutions ``[b]`` and its sibling pairs ``[p]``.
+    """Labels of a batch's score positions ``[n]``, its solutions ``[b]`` and its pairs of steps ``[p]``.
 
     Attributes:
         target: ``[n]``, 0 where unknown.
@@ -163,13 +166,16 @@ OBJECTIVES: dict[str, Objective] = {
 }
 
 
-def make_labels(examples: Sequence[Example], *, pairs: bool = False, margin: float = 0.2) -> Labels:
+def make_labels(
+    examples: Sequence[Example], *, pairs: bool = False, margin: float = 0.2, scope: str = "siblings"
+) -> Labels:
     """Labels of a batch, in the order of ``make_batch(..., score_at=[e.places for e in examples])``.
 
     Args:
         examples: The batch.
-        pairs: Look for sibling pairs.
+        pairs: Look for pairs of steps.
         margin: Least difference of targets within a pair.
+        scope: Which steps make pairs, see ``step_pairs``.
     """
     owner = torch.tensor([i for i, e in enumerate(examples) for _ in e.places], dtype=torch.long)
     target = torch.tensor([t for e in examples for t in e.targets], dtype=torch.float32)
@@ -180,7 +186,7 @@ def make_labels(examples: Sequence[Example], *, pairs: bool = False, margin: flo
     classes = torch.tensor(
         [2 if not e.finished else -1 if e.outcome != e.outcome else int(e.outcome) for e in examples]
     )
-    found = sibling_pairs(examples, margin) if pairs else []
+    found = step_pairs(examples, margin, scope) if pairs else []
     ends = torch.tensor([len(e.places) for e in examples]).cumsum(0) - 1
     return Labels(
         target=target.masked_fill(unknown, 0.0),
@@ -199,12 +205,16 @@ def make_labels(examples: Sequence[Example], *, pairs: bool = False, margin: flo
     )
 
 
-def sibling_pairs(examples: Sequence[Example], margin: float) -> list[tuple[int, int, float]]:
+def step_pairs(
+    examples: Sequence[Example], margin: float, scope: str = "siblings"
+) -> list[tuple[int, int, float]]:
     """Pairs of score positions (better, worse, weight) among solutions of one problem.
 
-    Two steps are siblings where their solutions agree on all ids before them and differ in them; the pair counts
-    where the targets differ by ``margin``. Last steps of a right and a wrong solution also make a pair (rStar-Math
-    relaxes the shared prefix at the answer step). Each problem's pairs weigh 1 in total.
+    ``siblings``: two steps are siblings where their solutions agree on all ids before them and differ in them; the
+    pair counts where the targets differ by ``margin``. Last steps of a right and a wrong solution also make a pair
+    (rStar-Math relaxes the shared prefix at the answer step); those of rollouts do not, which are many and would drown
+    the siblings. ``problem``: any two steps of a problem whose targets differ by ``margin``, which also puts steps of
+    different places on one scale. Each problem's pairs weigh 1 in total.
     """
     starts = [0]
     for e in examples:
@@ -215,6 +225,10 @@ def sibling_pairs(examples: Sequence[Example], margin: float) -> list[tuple[int,
     result: list[tuple[int, int, float]] = []
     for indices in members.values():
         pairs: set[tuple[int, int]] = set()
+        if scope == "problem":
+            own = [(starts[i] + k, t) for i in indices for k, t in enumerate(examples[i].targets)]
+            pairs = {(x, y) for x, a in own for y, b in own if a - b >= margin}  # False for NaN
+            indices = []
         for i, j in combinations(indices, 2):
             a, b = examples[i], examples[j]
             step = _first_difference(a, b)
@@ -223,11 +237,27 @@ def sibling_pairs(examples: Sequence[Example], margin: float) -> list[tuple[int,
                 if abs(gap) >= margin:  # False for NaN
                     x, y = starts[i] + step, starts[j] + step
                     pairs.add((x, y) if gap > 0 else (y, x))
-            if {a.outcome, b.outcome} == {0.0, 1.0}:
+            if {a.outcome, b.outcome} == {0.0, 1.0} and not a.rolled_in and not b.rolled_in:
                 x, y = starts[i + 1] - 1, starts[j + 1] - 1
                 pairs.add((x, y) if a.outcome > b.outcome else (y, x))
         result += [(x, y, 1 / len(pairs)) for x, y in sorted(pairs)]
     return result
+
+
+def require_pairs(examples: Sequence[Example], margin: float, scope: str) -> None:
+    """Refuse a training set for pairs that has none.
+
+    Raises:
+        InputError: There is no pair, or no such scope.
+    """
+    if scope not in PAIR_SCOPES:
+        raise InputError(f"unknown pair_scope {scope!r}; known: {', '.join(PAIR_SCOPES)}")
+    if not step_pairs(examples, margin, scope):
+        raise InputError(
+            f"training on pairs: in {len(examples)} solutions no steps of the scope {scope!r} differ by {margin} in "
+            "their targets, and no two solutions of a problem in their outcomes; label several solutions a problem, "
+            "train on rollouts too (rollouts_per_problem), or lower pair_margin"
+        )
 
 
 def _first_difference(a: Example, b: Example) -> int | None:

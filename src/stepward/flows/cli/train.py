@@ -32,6 +32,10 @@ def train(
     batch_size: Annotated[int | None, Opt(help="Solutions an optimizer step")] = None,
     learning_rate: Annotated[float | None, Opt()] = None,
     weight_decay: Annotated[float | None, Opt()] = None,
+    rollouts_per_problem: Annotated[
+        int | None, Opt(help="Train on so many rollouts of a problem too (losses on outcomes and pairs)")
+    ] = None,
+    block_tokens: Annotated[int | None, Opt(help="The outcome at every n-th step token (VGS)")] = None,
     share_prompts: Annotated[
         bool | None, Opt(help="A problem's solutions share one copy of its prompt")
     ] = None,
@@ -65,6 +69,8 @@ def train(
         batch_size=batch_size,
         learning_rate=learning_rate,
         weight_decay=weight_decay,
+        rollouts_per_problem=rollouts_per_problem,
+        block_tokens=block_tokens,
         share_prompts=share_prompts,
         row_tokens=row_tokens,
         save_every_steps=save_every_steps,
