@@ -216,7 +216,7 @@ def main() -> None:
     sizes = [(EMBEDDED, "embedded", 64, 100)]
     try:
         if options.only != "embedded" and options.parts != ["client"]:
-            sizes.append((smollm2_folder(), "SmolLM2-135M", 1, 48))
+            sizes.append((smollm2_folder(), "SmolLM2-135M", 2, 48))
     except NotToBeHad as fault:
         print(f"SmolLM2 is left out: {fault}", file=sys.stderr)
     rows: list[Row] = []

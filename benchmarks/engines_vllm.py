@@ -20,10 +20,9 @@ from benchmarks.labelling_share import (
     Recorder,
     in_flight_at_most,
     label_all,
-    possible_cached_tokens,
-    prefixes,
     problems_to_label,
 )
+from stepward.labeling.policies.prefix_ceiling import CacheCeiling
 from stepward.labeling.policies.vllm import engine_prompt, load_vllm, sampling_params
 from stepward.prm.policy import SampleRequest
 
@@ -64,7 +63,7 @@ async def measure(
 
     async def labelled() -> int:
         nonlocal asked, most
-        recorder.requests, recorder.events, recorder.most_in_flight = [], [], 0
+        recorder.requests, recorder.ceiling, recorder.most_in_flight = [], CacheCeiling(BLOCK_SIZE), 0
         tokens = await label_all(recorder, given, max_tokens)  # type: ignore[arg-type]
         asked, most = recorder.requests, min(in_flight, recorder.most_in_flight)
         return tokens
@@ -95,8 +94,9 @@ async def measure(
             wall[name].append(rates[1])
             print(name, tokens, *rates, undisturbed[name][-1], client[name][-1], file=sys.stderr, flush=True)
             if name == "ours":
-                assert policy.usage.prompt_tokens - prompted == prefixes(recorder.events)
-                possible = possible_cached_tokens(recorder.events, BLOCK_SIZE)
+                prompted = policy.usage.prompt_tokens - prompted
+                assert recorder.ceiling is not None
+                possible = recorder.ceiling.possible_tokens
                 hits.append((policy.usage.cached_tokens - cached) / possible if possible else 1.0)
     equal = await same_at_any_batch(policy, engine, asked[:seed_trials], most)
     await policy.close()
@@ -111,7 +111,7 @@ async def measure(
         "client_us_a_token": {k: statistics.median(v) for k, v in client.items()},
         "all": {"cpu": cpu, "wall": wall, "undisturbed": undisturbed},
         "hit_rate_of_possible": min(hits),
-        "possible_share_of_prompt_tokens": possible / prefixes(recorder.events),
+        "possible_share_of_prompt_tokens": possible / prompted,
     }
 
 

@@ -8,7 +8,7 @@ samplers and seeds, with as many in flight as the labelling had at most.
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from stepward.labeling.allocation.registry import make_allocation
 from stepward.labeling.annotate import annotate
 from stepward.labeling.estimators.registry import make_estimator
 from stepward.labeling.plan import Engines, Labeling
+from stepward.labeling.policies.prefix_ceiling import CacheCeiling
 from stepward.prm.policy import Policy, SampleRequest
 from stepward.prm.problems import read_problems
 from stepward.prm.prompts import chat_template, file_template
@@ -28,15 +29,15 @@ from stepward.verifiers.answer import Grader
 
 @dataclass(eq=False)
 class Recorder:
-    """A policy that notes what is asked of another one, and in which order questions and answers come.
+    """A policy that notes what is asked of another one.
 
     Attributes:
-        events: (token ids, whether it is a question): the prefix, then prefix and rollout together.
+        ceiling: What a prefix cache without limits could have saved; None where nobody wants to know.
     """
 
     policy: Any
     requests: list[SampleRequest] = field(default_factory=list)
-    events: list[tuple[TokenIds, bool]] = field(default_factory=list)
+    ceiling: CacheCeiling | None = None
     in_flight: int = 0
     most_in_flight: int = 0
 
@@ -45,32 +46,15 @@ class Recorder:
 
     async def sample(self, request: SampleRequest) -> Rollout:
         self.requests.append(request)
-        self.events.append((request.prefix.token_ids, True))
+        if self.ceiling is not None:
+            self.ceiling.ask(request.prefix.token_ids)
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         rollout = await self.policy.sample(request)
         self.in_flight -= 1
-        self.events.append((request.prefix.token_ids + rollout.token_ids, False))
+        if self.ceiling is not None:
+            self.ceiling.answer(request.prefix.token_ids + rollout.token_ids)
         return rollout
-
-
-def possible_cached_tokens(events: Iterable[tuple[TokenIds, bool]], block_size: int) -> int:
-    """Prompt tokens that a prefix cache without limits could have had: whole blocks computed before.
-
-    A question finds the blocks of all earlier questions and of all answers that were complete; its last token is
-    always computed, and so is an answer's last token never.
-    """
-    known: set[int] = set()
-    possible = 0
-    for ids, question in events:
-        chain, hit = 0, question
-        usable = (len(ids) - 1) // block_size
-        for b in range(len(ids) // block_size if question else usable):
-            chain = hash((chain, ids[b * block_size : (b + 1) * block_size]))
-            hit = hit and chain in known and b < usable
-            possible += block_size if hit else 0
-            known.add(chain)
-    return possible
 
 
 def labelling(policy: Policy, max_tokens: int, draws: int = 4) -> tuple[Labeling, Engines]:
@@ -155,8 +139,3 @@ def cpu_s() -> float:
         me = len(family)
         family |= {pid for pid, parent in parents.items() if parent in family}
     return sum(spent[pid] for pid in family) / ticks
-
-
-def prefixes(events: Sequence[tuple[TokenIds, bool]]) -> int:
-    """Prompt tokens of all questions."""
-    return sum(len(ids) for ids, question in events if question)

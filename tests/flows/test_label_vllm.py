@@ -20,7 +20,7 @@ from stepward.labeling.policies.http_pool import Usage
 
 pytestmark = pytest.mark.vllm
 
-FLAGS = ("--served-model-name", "embedded")
+FLAGS = ("--served-model-name", "embedded", "--enable-prompt-tokens-details")
 
 
 async def labelled(
@@ -62,6 +62,8 @@ async def test_a_killed_server_costs_no_row_and_changes_none(start_vllm: Any, tm
 
     # One URL, whose server a supervisor starts again.
     want, usage = await labelled(tmp_path / "alone", second.url)
+    figures = json.loads((tmp_path / "alone" / "run_metrics.json").read_text())
+    assert figures["prefix_hits_of_possible"] > 0.95
     again: list[Any] = []
 
     def kill_and_start() -> None:

@@ -1,4 +1,4 @@
-"""What the engine benchmark calls possible: prefix-cache hits of a tree, counted by hand; and a real vLLM's own."""
+"""The engine benchmark on a real vLLM: prefix-cache hits, seeds, and what labelling costs."""
 
 import json
 import os
@@ -6,44 +6,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from stepward.labeling.policies.embedded import embedded_folder
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def share() -> ModuleType:
-    sys.path.insert(0, str(ROOT))
-    try:
-        from benchmarks import labelling_share
-    finally:
-        sys.path.remove(str(ROOT))
-    return labelling_share
-
-
-def test_a_question_finds_the_whole_blocks_of_earlier_questions_and_finished_answers(
-    share: ModuleType,
-) -> None:
-    prompt = tuple(range(10))
-    # Blocks of 4. The first question finds nothing; its own blocks 0-3 and 4-7 are then known.
-    events = [(prompt, True)]
-    assert share.possible_cached_tokens(events, 4) == 0
-    # The same question again: 2 blocks.
-    events.append((prompt, True))
-    assert share.possible_cached_tokens(events, 4) == 8
-    # An answer of 14 ids: its last id is never computed, so blocks 0-3, 4-7, 8-11 are.
-    answer = (*prompt, 90, 91, 92, 93)
-    events.append((answer, False))
-    assert share.possible_cached_tokens(events, 4) == 8
-    # A question from 13 ids of it: 3 blocks; from 12 ids: 2, for the last id is always computed.
-    assert share.possible_cached_tokens([*events, (answer[:13], True)], 4) == 8 + 12
-    assert share.possible_cached_tokens([*events, (answer[:12], True)], 4) == 8 + 8
-    # Another beginning shares nothing, whatever follows.
-    assert share.possible_cached_tokens([*events, ((99, *answer[1:]), True)], 4) == 8
 
 
 @pytest.mark.vllm

@@ -39,9 +39,9 @@ Exporter = Callable[[Callable[[], dict[str, Any]]], Callable[[], None]]
 def metered(engines: Engines) -> tuple[Engines, Meter]:
     """Engines whose requests are counted, and the meter that counts them."""
     meter = Meter()
-    policy = MeteredPolicy(engines.policy, meter)
+    policy = MeteredPolicy.watching(engines.policy, meter)
     same = engines.completer is engines.policy
-    completer = policy if same else MeteredPolicy(engines.completer, meter)
+    completer = policy if same else MeteredPolicy.watching(engines.completer, meter)
     return replace(engines, policy=policy, completer=completer), meter
 
 

@@ -134,6 +134,11 @@ class RunMetrics:
         shares = [s for p in self.policies if (s := p.cached_share()) is not None]
         return sum(shares) / len(shares) if shares else None
 
+    def hits_of_possible(self) -> float | None:
+        """The same over what the tree allows at the engines' block sizes; None where none of them says."""
+        shares = [s for p in self.policies if (s := p.hits_of_possible()) is not None]
+        return sum(shares) / len(shares) if shares else None
+
     def snapshot(self) -> dict[str, object]:
         """Everything as JSON values; null where not known, as the engine's figures of worker processes are."""
         now = time.monotonic()
@@ -156,6 +161,7 @@ class RunMetrics:
             "in_flight": self.meter.in_flight if here else None,
             "queue_age_s": round(self.meter.queue_age_s(now), 3) if here else None,
             "prefix_hit_rate": _rounded(self.prefix_hit_rate()),
+            "prefix_hits_of_possible": _rounded(self.hits_of_possible()),
             "likelihoods": self.meter.likelihoods if here else None,
             "engine_retries": sum(u.retries for u in usages) if usages else None,
             "outcome_shares": {o.value: round(n / drawn, 4) for o, n in sorted(self.draws.items())},

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepward.labeling.policies.http_pool import Usage
+from stepward.labeling.policies.prefix_ceiling import CacheCeiling
 from stepward.prm.policy import Policy, SampleRequest, Tokenizer
 from stepward.prm.types import FinishReason, Outcome, PolicyInfo, Prefix, Rollout, TokenIds
 
@@ -90,10 +91,23 @@ class Meter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeteredPolicy:
-    """A policy whose requests a meter counts. Several may share one meter."""
+    """A policy whose requests a meter counts. Several may share one meter.
+
+    Attributes:
+        inner: The policy.
+        meter: What counts.
+        ceiling: Counts what its prefix cache could have saved; None where the engine tells no block size.
+    """
 
     inner: Policy
     meter: Meter
+    ceiling: CacheCeiling | None = None
+
+    @classmethod
+    def watching(cls, inner: Policy, meter: Meter) -> "MeteredPolicy":
+        """The policy, watched by ``meter``."""
+        size: object = getattr(inner, "block_size", None)
+        return cls(inner, meter, CacheCeiling(size) if isinstance(size, int) else None)
 
     @property
     def info(self) -> PolicyInfo:
@@ -148,12 +162,28 @@ class MeteredPolicy:
             return None
         return usage.cached_tokens / max(1, usage.prompt_tokens)
 
+    def hits_of_possible(self) -> float | None:
+        """Cached prompt tokens over those that a cache without limits would have had; None where it is not known."""
+        usage = self.usage
+        if (
+            self.ceiling is None
+            or not self.ceiling.possible_tokens
+            or usage is None
+            or not usage.cached_tokens
+        ):
+            return None
+        return usage.cached_tokens / self.ceiling.possible_tokens
+
     async def sample(self, request: SampleRequest) -> Rollout:
         """Draw one rollout, counted."""
         number = self.meter.begin(request)
         rollout: Rollout | None = None
+        if self.ceiling is not None:
+            self.ceiling.ask(request.prefix.token_ids)
         try:
             rollout = await self.inner.sample(request)
+            if self.ceiling is not None:
+                self.ceiling.answer(request.prefix.token_ids + rollout.token_ids)
             return rollout
         finally:
             self.meter.end(number, rollout)

@@ -1,11 +1,14 @@
 """What a server says of itself before the first rollout: a wrong URL, key or model is named at once."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from stepward.labeling.policies.http_pool import shown_url
 from stepward.prm.errors import EngineError
+
+_BLOCK_SIZE = re.compile(r'^vllm:cache_config_info\{[^}]*\bblock_size="(\d{1,6})"', re.M)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +20,14 @@ class ServedModel:
         root: What the server loaded: a Hub id, or a folder on its machine; empty where it does not say.
         context_length: Most tokens of prompt and completion, or None where it does not say.
         version: The server's version, or empty.
+        block_size: Tokens a block of its prefix cache, or None where its metrics do not say.
     """
 
     name: str
     root: str
     context_length: int | None
     version: str
+    block_size: int | None = None
 
 
 def ask_servers(
@@ -67,6 +72,7 @@ def _ask(url: str, model: str | None, api_key: str | None, timeout_s: float) -> 
         with httpx.Client(headers=headers, timeout=timeout_s, trust_env=False) as client:
             response = client.get(url + "/models")
             version = client.get(url.removesuffix("/v1") + "/version")
+            metrics = client.get(url.removesuffix("/v1") + "/metrics")
     except (httpx.HTTPError, httpx.InvalidURL) as fault:
         raise EngineError(
             f"connecting to {shown}: {type(fault).__name__}: {fault}; is the server up, and does the URL end in /v1?",
@@ -100,6 +106,11 @@ def _ask(url: str, model: str | None, api_key: str | None, timeout_s: float) -> 
         said = str(version.json().get("version", "")) if version.status_code == 200 else ""
     except (ValueError, AttributeError):
         said = ""
+    told = _BLOCK_SIZE.search(metrics.text) if metrics.status_code == 200 else None
     return ServedModel(
-        str(card["id"]), str(card.get("root") or ""), length if isinstance(length, int) else None, said
+        str(card["id"]),
+        str(card.get("root") or ""),
+        length if isinstance(length, int) else None,
+        said,
+        int(told[1]) if told else None,
     )

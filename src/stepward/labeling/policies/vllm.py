@@ -40,6 +40,7 @@ class VllmPolicy:
         folder: Where the checkpoint lies, for its chat template.
         version: vLLM's version and model runner, for the manifest: seeds differ between both.
         usage: Requests, retries and tokens so far.
+        block_size: Tokens a block of its prefix cache.
     """
 
     info: PolicyInfo
@@ -49,6 +50,7 @@ class VllmPolicy:
     folder: Path
     version: str
     usage: Usage
+    block_size: int
     _engine: "RestartedEngine"
 
     async def sample(self, request: SampleRequest) -> Rollout:
@@ -357,5 +359,6 @@ def load_vllm(
         folder=found.folder,
         version=f"vllm {version}, model runner V{runner}",
         usage=Usage(),
+        block_size=int(config.cache_config.block_size),
         _engine=engine,
     )

@@ -34,6 +34,7 @@ class VllmServerPolicy:
         folder: Where the tokenizer lies, for the chat template.
         version: The server's version, for the manifest; it does not tell its model runner.
         model: What requests call the model.
+        block_size: Tokens a block of the servers' prefix caches, or None where they do not say.
     """
 
     info: PolicyInfo
@@ -43,6 +44,7 @@ class VllmServerPolicy:
     folder: Path
     version: str
     model: str
+    block_size: int | None
     _pool: HttpPool
 
     @property
@@ -189,6 +191,7 @@ def load_vllm_server(
         folder=found.folder,
         version=f"vllm {served.version or 'of unknown version'}, model runner not told over HTTP",
         model=served.name,
+        block_size=served.block_size,
         _pool=pool,
     )
 
