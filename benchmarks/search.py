@@ -256,9 +256,9 @@ def report(parts: Path, seeds: list[int], figures: Path | None) -> None:
             continue
         gains.append((f"at the cost of {samples} samples", []))
         print(
-            f"\n| at the cost of {samples} samples | accuracy | over majority, paired | tokens | problems |"
+            f"\n| at the cost of {samples} samples | accuracy | over majority, paired | "
+            f"seed {', '.join(map(str, seeds))} | tokens | problems |\n| --- | --- | --- | --- | --- | --- |"
         )
-        print("| --- | --- | --- | --- | --- |")
         for method, by_problem in found.items():
             names = [n for n in by_problem if n in majority]
             if not names:
@@ -266,7 +266,20 @@ def report(parts: Path, seeds: list[int], figures: Path | None) -> None:
             accuracy = mean_of([by_problem[n][0] for n in names], names)
             over = mean_of([by_problem[n][0] - majority[n][0] for n in names], names)
             tokens = sum(by_problem[n][1] for n in names) / len(names)
-            print(f"| {method} | {accuracy} | {over} | {tokens:.0f} | {len(names):,} |")
+            own = {s: [n for n in names if n.startswith(f"{s} ")] for s in seeds}
+            gaps = {
+                s: sum(by_problem[n][0] - majority[n][0] for n in part) / len(part)
+                for s, part in own.items()
+                if part
+            }
+            base = sum(majority[n][0] for n in names) / len(names)
+            aside = f" (same problems: {base:.3f})" if len(names) < len(majority) else ""
+            by_seed = ", ".join(f"{gaps[s]:+.3f}" if s in gaps else "–" for s in seeds)
+            compared = "" if method == "majority" else str(over)
+            print(
+                f"| {method} | {accuracy}{aside} | {compared} | {by_seed if compared else ''} | {tokens:.0f} | "
+                f"{len(names):,} |"
+            )
             lines.setdefault(method, []).append((float(round(tokens)), accuracy))
             if samples not in (8, 32):
                 continue  # searches run at these two; the pool's curves have more points
@@ -286,15 +299,12 @@ def report(parts: Path, seeds: list[int], figures: Path | None) -> None:
                     0.0 if must else None,
                 )
             )
-            for seed in seeds:
-                own = [n for n in names if n.startswith(f"{seed} ")]
-                if own:
-                    gap = mean_of([by_problem[n][0] - majority[n][0] for n in own], own)
-                    rows.append(Row(f"  seed {seed}, {len(own)} problems, {method} {samples}", gap.value))
+            rows += [
+                Row(f"  seed {s}, {len(own[s])} problems, {method} {samples}", gap) for s, gap in gaps.items()
+            ]
     write("search", rows)
     if figures is not None:
-        # Eight lines are told apart; the table and the other plot have every method.
-        shown = [*("majority", "best of N", "weighted vote"), *(m for m in METHODS if m in lines)][:8]
+        shown = ["majority", "best of N", "weighted vote", *METHODS]
         curves = line_chart(
             [Series(m, tuple(lines[m])) for m in shown if m in lines],
             title="Accuracy against tokens",

@@ -259,10 +259,19 @@ def test_a_plot_can_stand_alone_as_a_file() -> None:
 
 
 def test_a_plot_refuses_what_it_cannot_tell_apart() -> None:
-    with pytest.raises(ValueError, match="9 series"):
+    with pytest.raises(ValueError, match="17 series"):
         line_chart(
-            [Series(str(k), ((1, Measure(0.5)),)) for k in range(9)], title="t", x_name="x", y_name="y"
+            [Series(str(k), ((1, Measure(0.5)),)) for k in range(17)], title="t", x_name="x", y_name="y"
         )
+    ten = line_chart(
+        [Series(str(k), ((1, Measure(0.5)), (2, Measure(0.6)))) for k in range(10)],
+        title="t",
+        x_name="x",
+        y_name="y",
+    )
+    # A line in the plot and one in the legend: of the first eight once, of the ninth and tenth dashed.
+    assert len(re.findall(r'class="line c0"', ten)) == len(re.findall(r'class="line c0 second"', ten)) == 2
+    assert 'class="line c2 second"' not in ten
     with pytest.raises(ValueError, match="0 points"):
         line_chart([Series("a", ((1, Measure(None)),))], title="t", x_name="x", y_name="y")
 

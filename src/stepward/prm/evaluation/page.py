@@ -44,8 +44,10 @@ svg text.group { font-weight: 600; paint-order: stroke; stroke: var(--ground); s
 .grid { stroke: var(--rule); stroke-width: 1; } .axis { stroke: var(--muted); stroke-width: 1; }
 .diagonal { stroke: var(--muted); stroke-dasharray: 4 4; }
 .line { fill: none; stroke-width: 2; } .thin { fill: none; stroke-width: 1; } .band { opacity: .15; stroke: none; }
+.line.second { stroke-dasharray: 5 3; }
 """ + "".join(
     f".line.c{k}, .thin.c{k} {{ stroke: var(--c{k}); }} .dot.c{k}, .band.c{k} {{ fill: var(--c{k}); }}\n"
+    f".dot.c{k}.second {{ fill: var(--ground); stroke: var(--c{k}); stroke-width: 1.5; }}\n"
     for k in range(8)
 )
 

@@ -9,7 +9,7 @@ from stepward.prm.evaluation.prmbench import PRMBenchResult
 from stepward.prm.evaluation.processbench import ProcessBenchResult, SubsetScore
 from stepward.prm.evaluation.q_alignment import QAlignment
 from stepward.prm.evaluation.results import Results, ScorerRun
-from stepward.prm.evaluation.svg import NUM_COLOURS, Series, interval_chart, line_chart, reliability_chart
+from stepward.prm.evaluation.svg import MOST_LINES, Series, interval_chart, line_chart, reliability_chart
 
 
 def render(results: Results) -> str:
@@ -201,8 +201,8 @@ def _steps(run: ScorerRun) -> list[str]:
 def _best_of_n(result: BestOfNResult) -> list[str]:
     by_tokens = result.cut_by == "tokens"
     methods = list(dict.fromkeys(p.method for p in result.points))
-    # Eight colours are told apart; the table below has every method.
-    shown = methods[:NUM_COLOURS]
+    # So many lines are told apart; the table below has every method.
+    shown = methods[:MOST_LINES]
     x_name = "tokens a problem, generated and scored" if by_tokens else "samples a problem"
     series = [Series(m, tuple((p.cut, p.accuracy) for p in result.points if p.method == m)) for m in shown]
     return [

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from stepward.prm.evaluation.intervals import Measure
 from stepward.prm.evaluation.page import heading, page, paragraph, settings_table, table
 from stepward.prm.evaluation.search_results import RunSummary, SearchResults
-from stepward.prm.evaluation.svg import NUM_COLOURS, Series, interval_chart, line_chart
+from stepward.prm.evaluation.svg import MOST_LINES, Series, interval_chart, line_chart
 
 
 def render_search(results: SearchResults, found: Sequence[RunSummary]) -> str:
@@ -80,7 +80,7 @@ def _accuracies(found: Sequence[RunSummary]) -> list[tuple[str, Measure]]:
 
 
 def _curves(found: Sequence[RunSummary]) -> str:
-    methods = list(dict.fromkeys(s.method for s in found))[:NUM_COLOURS]
+    methods = list(dict.fromkeys(s.method for s in found))[:MOST_LINES]
     series = [
         Series(
             m,

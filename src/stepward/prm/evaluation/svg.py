@@ -12,6 +12,8 @@ from html import escape
 from stepward.prm.evaluation.intervals import Measure
 
 NUM_COLOURS = 8
+MOST_LINES = 2 * NUM_COLOURS
+"""Lines of one plot: the second eight are dashed, with hollow points."""
 _WIDTH, _HEIGHT = 640, 360
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 14, 44
 _MOST_LABEL = 300
@@ -92,19 +94,19 @@ def line_chart(
     """Lines and a legend below; up to four lines carry their intervals as bands (more would hide each other).
 
     Args:
-        series: At most eight; more are refused.
+        series: At most ``MOST_LINES``; more are refused.
         title: For readers that hear the page.
         x_name: Name and unit of x.
         y_name: Name of y.
         logarithmic: Base-2 logarithm of x.
 
     Raises:
-        ValueError: More than eight series, or no point at all.
+        ValueError: More series than can be told apart, or no point at all.
     """
     points = [(x, m) for s in series for x, m in s.points if m.value is not None]
-    if len(series) > NUM_COLOURS or not points:
+    if len(series) > MOST_LINES or not points:
         raise ValueError(
-            f"{len(series)} series with {len(points)} points: 1 to {NUM_COLOURS} series with points"
+            f"{len(series)} series with {len(points)} points: 1 to {MOST_LINES} series with points"
         )
     ends = [v for _, m in points for v in (m.value, m.low, m.high) if v is not None]
     low, high = min(ends), max(ends)
@@ -120,9 +122,14 @@ def line_chart(
         body += _line(line, k, x, y, banded=len(series) <= 4)
     for k, line in enumerate(series):
         left, top = _LEFT + (k % 2) * 290, _HEIGHT + 8 + 20 * (k // 2)
-        body.append(f'<line class="line c{k}" x1="{left}" x2="{left + 18}" y1="{top}" y2="{top}"/>')
+        body.append(f'<line class="line {_look(k)}" x1="{left}" x2="{left + 18}" y1="{top}" y2="{top}"/>')
         body.append(_text(left + 24, top + 4, line.name, "start"))
     return _frame(title, body, _WIDTH, height)
+
+
+def _look(k: int) -> str:
+    """Classes of the k-th line."""
+    return f"c{k % NUM_COLOURS}" + (" second" if k >= NUM_COLOURS else "")
 
 
 def _spread(xs: Sequence[float], axis: _Axis) -> list[float]:
@@ -143,9 +150,9 @@ def _line(line: Series, k: int, x: _Axis, y: _Axis, *, banded: bool = True) -> l
         lower = " ".join(f"{a:.1f},{y.place(low):.1f}" for a, low, _ in reversed(ends))
         body.append(f'<polygon class="band c{k}" points="{upper} {lower}"/>')
     path = " ".join(f"{a:.1f},{y.place(m.value or 0.0):.1f}" for a, m in points)
-    body.append(f'<polyline class="line c{k}" points="{path}"/>')
+    body.append(f'<polyline class="line {_look(k)}" points="{path}"/>')
     body += [
-        f'<circle class="dot c{k}" cx="{a:.1f}" cy="{y.place(m.value or 0.0):.1f}" r="3">'
+        f'<circle class="dot {_look(k)}" cx="{a:.1f}" cy="{y.place(m.value or 0.0):.1f}" r="3">'
         f"<title>{escape(f'{line.name}: {m}')}</title></circle>"
         for a, m in points
     ]
