@@ -13,7 +13,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.report import Row, write
+from benchmarks.evaluation import CRITICS, store
+from benchmarks.report import Row
 from stepward.flows.config import parse
 from stepward.flows.critics import CriticConfig, run_critic
 from stepward.labeling.policies.embedded import embedded_folder
@@ -106,7 +107,7 @@ def main() -> None:
         Row(f"  undecided of {n} with 8 critiques", float(often.num_undecided)),
         Row(f"  the discriminative PRM of the same labels, F1 on the same {n}", beside.macro.f1.value),
     ]
-    write("evaluation", rows, keep_others=True)
+    store(CRITICS, rows)
 
 
 if __name__ == "__main__":

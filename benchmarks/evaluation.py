@@ -22,7 +22,7 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ TUNED_ON = "gsm8k"
 
 DETAIL = RESULTS / "evaluation_detail.json"
 PARTS = ("logs", "scoring", "search", "viewer")
+CRITICS = "critics"
+"""Written by ``benchmarks.critics``, which needs a quickstart's output."""
 
 
 def main() -> None:
@@ -63,12 +65,16 @@ def main() -> None:
     parser.add_argument("--resamples", type=int, default=2000)
     options = parser.parse_args()
     for part in options.parts:
-        found = [asdict(row) for row in run_part(part, options)]
-        # Read again: another part may have been written meanwhile.
-        detail = json.loads(DETAIL.read_text()) if DETAIL.exists() else {}
-        DETAIL.write_text(json.dumps({**detail, part: found}, indent=1) + "\n")
+        store(part, run_part(part, options))
+
+
+def store(part: str, rows: Sequence[Row]) -> None:
+    """Put a part's rows in place of its earlier ones, and write all parts."""
+    # Read again: another part may have been written meanwhile.
     detail = json.loads(DETAIL.read_text()) if DETAIL.exists() else {}
-    write("evaluation", [Row(**row) for part in PARTS for row in detail.get(part, ())])
+    detail[part] = [asdict(row) for row in rows]
+    DETAIL.write_text(json.dumps(detail, indent=1) + "\n")
+    write("evaluation", [Row(**row) for name in (*PARTS, CRITICS) for row in detail.get(name, ())])
 
 
 def run_part(part: str, options: argparse.Namespace) -> list[Row]:
