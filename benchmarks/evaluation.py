@@ -11,8 +11,8 @@
 * search: its overhead over the engine, and its idle time under the PRM in ``--prm`` (``benchmarks.search_speed``).
 * viewer: first page and filters at 100,000 solutions (``benchmarks.viewer``).
 
-Rows of the parts that were run go to results/evaluation_detail.json with the commit they were measured on; all parts
-together are results/evaluation.json. With ``--out`` two results folders with their pages are written there, with
+Rows of the parts that were run go to results/evaluation_detail.json; all parts together, each with the commit it was
+measured on, are results/evaluation.json. With ``--out`` two results folders with their pages are written there, with
 ``--figures`` the plots of the docs.
 """
 
@@ -69,12 +69,16 @@ def main() -> None:
 
 
 def store(part: str, rows: Sequence[Row]) -> None:
-    """Put a part's rows in place of its earlier ones, and write all parts."""
+    """Put a part's rows in place of its earlier ones; rows of other parts keep the commit they were measured on."""
     # Read again: another part may have been written meanwhile.
     detail = json.loads(DETAIL.read_text()) if DETAIL.exists() else {}
+    gone = {row["metric"] for row in detail.get(part, ())}
     detail[part] = [asdict(row) for row in rows]
     DETAIL.write_text(json.dumps(detail, indent=1) + "\n")
-    write("evaluation", [Row(**row) for name in (*PARTS, CRITICS) for row in detail.get(name, ())])
+    results = RESULTS / "evaluation.json"
+    kept = [r for r in json.loads(results.read_text()) if r["metric"] not in gone] if results.exists() else []
+    results.write_text(json.dumps(kept, indent=1) + "\n")
+    write("evaluation", rows, keep_others=True)
 
 
 def run_part(part: str, options: argparse.Namespace) -> list[Row]:
