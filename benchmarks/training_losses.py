@@ -17,11 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.training_completer import label_with, make_completer
 from stepward.flows.build import checkpoint_folder, prompt_template
 from stepward.flows.config import LabelConfig, parse
 from stepward.flows.evaluate import baselines
 from stepward.flows.label import label
 from stepward.flows.machine_checked import split_by_problem, write_processbench
+from stepward.labeling.relabel import Relabeling, relabel_dataset
 from stepward.prm.dataset.store import open_dataset
 from stepward.prm.evaluation.items import Item
 from stepward.prm.evaluation.readers.processbench import read_items
@@ -41,7 +43,7 @@ FOLDER = Path(os.environ.get("STEPWARD_BENCH", Path(tempfile.gettempdir()) / "st
 SEEDS = (0, 1, 2)
 LABEL_PROBLEMS, TRAINED_PROBLEMS = 750, 400
 HELDOUT_PROBLEMS, HELDOUT_SEED, SAMPLES = 1060, 2, 8
-TUNING_PROBLEMS, REPORTED_PROBLEMS, FURTHER_PROBLEMS = 60, 150, 250
+TUNING_PROBLEMS, REPORTED_PROBLEMS = 60, 400
 
 SCHEDULE = Schedule(
     epochs=4,
@@ -60,7 +62,8 @@ class Run:
     Attributes:
         loss: A loss by name, or ``light_linear`` or ``light_mlp``.
         head: A head by name; the loss's usual one where None.
-        target: What labels become.
+        target: What labels become; ``no_error_yet`` reads the change-point posterior of the same draws.
+        data: ``dataset``, or ``completed``: the same solutions with rollouts of the stronger completer.
         surprisal: Whether the policy's log-probabilities are an input.
         schedule: How the weights are moved.
         labelling: Further options of ``Labelling``.
@@ -69,9 +72,17 @@ class Run:
     loss: str
     head: str | None = None
     target: str = "label"
+    data: str = "dataset"
     surprisal: bool = True
     schedule: Schedule = SCHEDULE
     labelling: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def taught(self) -> str:
+        """What it learns from, for the table."""
+        if self.loss in ("soft_minimum", "implicit"):
+            return "outcome"
+        return "counts" if self.loss == "beta_binomial" else self.target
 
 
 RUNS: dict[str, Run] = {
@@ -79,30 +90,28 @@ RUNS: dict[str, Run] = {
     "beta_binomial": Run("beta_binomial"),
     "pqm": Run("pqm"),
     "pairwise": Run("pairwise"),
-    "mse": Run("mse", target="value"),
+    "mse": Run("mse", target="no_error_yet"),
     "soft_minimum": Run("soft_minimum"),
     "implicit": Run("implicit", surprisal=False),
     "outcome_classes": Run("outcome_classes", target="outcome", labelling={"block_tokens": 1}),
     "ensemble": Run("ensemble"),
-    "bce, soft": Run("bce", target="value"),
+    "pairwise, problem": Run("pairwise", schedule=replace(SCHEDULE, pair_scope="problem")),
+    "bce, no_error_yet": Run("bce", target="no_error_yet"),
+    "bce, value": Run("bce", target="value"),
+    "mse, value": Run("mse", target="value"),
     "bce, progress": Run("bce", target="progress"),
     "bce, two_class": Run("bce", "two_class"),
     "bce, mlp": Run("bce", "mlp"),
     "bce, vocabulary": Run("bce", "vocabulary"),
     "light_linear": Run("light_linear", surprisal=False),
     "light_mlp": Run("light_mlp", surprisal=False),
+    "beta_binomial, completer": Run("beta_binomial", data="completed"),
 }
 
 
 def make_data(folder: Path) -> None:
     """Label the training problems and sample the held-out ones, as the quickstart does."""
-    config = parse(
-        LabelConfig,
-        "quickstart",
-        problems=f"generator:{LABEL_PROBLEMS}?split=label&level=demo&seed=0",
-        out=folder / "dataset",
-        seed=0,
-    )
+    config = label_config(folder, LABEL_PROBLEMS)
     samples = config.model_copy(
         update={
             "problems": f"generator:{HELDOUT_PROBLEMS}?split=held_out&level=demo&seed={HELDOUT_SEED}",
@@ -116,13 +125,33 @@ def make_data(folder: Path) -> None:
     for job in (config, samples):
         if not (job.out / "manifest.json").exists():
             asyncio.run(label(job, resume=(job.out / "manifest.partial.json").exists()))
-    if (folder / "further.jsonl").exists():
+    if (folder / "reported.jsonl").exists():
         return
     tuning, others = split_by_problem(list(open_dataset(samples.out).solutions()), TUNING_PROBLEMS)
-    reported, others = split_by_problem(others, REPORTED_PROBLEMS)
-    further, _ = split_by_problem(others, FURTHER_PROBLEMS)
-    for part, rows in (("tuning", tuning), ("reported", reported), ("further", further)):
+    reported, _ = split_by_problem(others, REPORTED_PROBLEMS)
+    for part, rows in (("tuning", tuning), ("reported", reported)):
         write_processbench(folder / f"{part}.jsonl", rows)
+
+
+def make_further_labels(folder: Path) -> None:
+    """Other labels of the same solutions: the posterior of the same draws, and rollouts of a stronger completer."""
+    if not (folder / "posterior" / "manifest.json").exists():
+        relabel_dataset(
+            open_dataset(folder / "dataset"), folder / "posterior", Relabeling(rule="changepoint")
+        )
+    make_completer(folder / "dataset", TRAINED_PROBLEMS, folder / "completer")
+    label_with(folder / "completer", label_config(folder, TRAINED_PROBLEMS), folder / "completed")
+
+
+def label_config(folder: Path, problems: int) -> LabelConfig:
+    """The quickstart's labelling of the first so many problems."""
+    return parse(
+        LabelConfig,
+        "quickstart",
+        problems=f"generator:{problems}?split=label&level=demo&seed=0",
+        out=folder / "dataset",
+        seed=0,
+    )
 
 
 def train_and_score(name: str, run: Run, seed: int, folder: Path) -> dict[str, Any]:
@@ -131,7 +160,8 @@ def train_and_score(name: str, run: Run, seed: int, folder: Path) -> dict[str, A
     Returns:
         CPU seconds of training, and the scores of both parts; a beta head's deviations too.
     """
-    rows, _ = split_by_problem(list(open_dataset(folder / "dataset").solutions()), TRAINED_PROBLEMS)
+    dataset = open_dataset(folder / ("posterior" if run.target == "no_error_yet" else run.data))
+    rows, _ = split_by_problem(list(dataset.solutions()), TRAINED_PROBLEMS)
     out = folder / "models" / f"{name.replace(', ', '-')}-{seed}"
     began = time.process_time()
     if run.loss.startswith("light_"):
@@ -150,6 +180,7 @@ def train_and_score(name: str, run: Run, seed: int, folder: Path) -> dict[str, A
             step_format=step_format(folder),
             prompt=prompt_template(None, local_folder(policy)),
             labelling=Labelling(**run.labelling),
+            rollouts=dataset.rollouts(),
             schedule=run.schedule,
             seed=seed,
             overwrite=True,
@@ -157,7 +188,7 @@ def train_and_score(name: str, run: Run, seed: int, folder: Path) -> dict[str, A
     trained = time.process_time()
     model = load(out)
     result: dict[str, Any] = {"train_cpu_s": trained - began}
-    for part in ("tuning", "reported", "further")[: 3 if run.loss == "beta_binomial" else 2]:
+    for part in ("tuning", "reported"):
         items = read_items(folder / f"{part}.jsonl")
         result[part] = score(model, items)
         if run.loss == "beta_binomial":
@@ -205,6 +236,7 @@ def result_file(folder: Path, name: str, seed: int) -> Path:
 def main() -> None:
     """Do what is not done yet."""
     make_data(FOLDER)
+    make_further_labels(FOLDER)
     results = FOLDER / "results"
     results.mkdir(exist_ok=True)
     if not (results / "baselines.json").exists():

@@ -109,8 +109,10 @@ def loss_rows(folder: Path) -> list[Row]:
     best = max(base.values())
     rows: list[Row] = []
     for name, line in found.items():
-        # A light head is no loss of its own, and some of the seeds prove nothing: both stand there without a goal.
-        goal = None if name.startswith("light") or line.seeds < len(SEEDS) else 0.0
+        # A light head is no loss of its own, nor is a value meant to find errors; some of the seeds prove nothing. All
+        # three stand there without a goal.
+        no_goal = name.startswith("light") or RUNS[name].target == "value" or line.seeds < len(SEEDS)
+        goal = None if no_goal else 0.0
         seeds = f"{line.seeds} of {len(SEEDS)} seeds"
         lowest = min(m.low if m.low is not None else -1.0 for m in line.over.values())
         rows += [
@@ -129,45 +131,46 @@ def write_table(folder: Path) -> None:
     """The table between the two marks of docs/losses.md."""
     found, base = lines(folder)
     head = (
-        "| loss, head | seeds | F1 (95 %) | over the best baseline (95 %) | ECE | Brier | CPU s |\n"
-        "| --- | --- | --- | --- | --- | --- | --- |\n"
+        "| loss, head | target | seeds | F1 (95 %) | over the best baseline (95 %) | ECE | Brier | CPU s |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- |\n"
     )
     best = max(base, key=lambda name: base[name])
     body = "".join(
-        f"| {name} | {line.seeds} | {line.f1} | {line.over[best]} "
+        f"| {name} | {RUNS[name].taught} | {line.seeds} | {line.f1} | {line.over[best]} "
         f"| {line.ece:.3f} | {line.brier:.3f} | {line.train_cpu_s:.0f} |\n"
         for name, line in found.items()
     )
-    body += "".join(f"| *{name}* | | {value:.3f} | | | | |\n" for name, value in base.items())
+    body += "".join(f"| *{name}* | | | {value:.3f} | | | | |\n" for name, value in base.items())
     before, rest = DOCS.read_text().split(BEGIN)
     after = rest.split(END)[1]
     DOCS.write_text(f"{before}{BEGIN}\n\n{head}{body}\n{END}{after}")
 
 
 def reliability_rows(folder: Path) -> list[Row]:
-    """Error rate of the least reliable fifth over that of the most reliable one, within bins of mu."""
-    items = [i for part in ("reported", "further") for i in read_items(folder / f"{part}.jsonl")]
-    results = [
-        json.loads(p.read_text())
-        for p in (result_file(folder, "beta_binomial", s) for s in SEEDS)
-        if p.exists()
-    ]
-    if not results:
-        return []
+    """Error rate of the least reliable fifth over that of the most reliable one, within bins of mu or of the score."""
+    items = read_items(folder / "reported.jsonl")
     rows: list[Row] = []
-    seeds = f"{len(results)} of {len(SEEDS)} seeds"
-    for reading, what in READINGS:
-        pooled, by_bin = reliability(items, results, reading, what)
-        goal = what == "deviation" and len(results) == len(SEEDS)
-        rows += [
-            Row(
-                f"BetaPRM, {seeds}: error rate of the least over the most reliable fifth by {what}, in {NUM_BINS} bins "
-                f"of {reading}, pooled",
-                pooled.value, None, 1.5 if goal else None,
-            ),
-            Row("  lower end of its 95 % interval", pooled.low, None, 1.0 if goal else None),
-            *(Row(f"  bin {b + 1} of {NUM_BINS}", value, None) for b, value in enumerate(by_bin)),
-        ]  # fmt: skip
+    for name, said in (
+        ("beta_binomial", ""),
+        ("beta_binomial, completer", ", counts of a stronger completer"),
+    ):
+        files = [p for p in (result_file(folder, name, s) for s in SEEDS) if p.exists()]
+        results = [json.loads(p.read_text()) for p in files]
+        if not results:
+            continue
+        seeds = f"{len(results)} of {len(SEEDS)} seeds"
+        for reading, what in READINGS:
+            pooled, by_bin = reliability(items, results, reading, what)
+            goal = what == "deviation" and len(results) == len(SEEDS)
+            rows += [
+                Row(
+                    f"BetaPRM{said}, {seeds}: error rate of the least over the most reliable fifth by {what}, in "
+                    f"{NUM_BINS} bins of {reading}, pooled",
+                    pooled.value, None, 1.5 if goal else None,
+                ),
+                Row("  lower end of its 95 % interval", pooled.low, None, 1.0 if goal else None),
+                *(Row(f"  bin {b + 1} of {NUM_BINS}", value, None) for b, value in enumerate(by_bin)),
+            ]  # fmt: skip
     return rows
 
 
@@ -201,7 +204,7 @@ def reliability(
 
 
 def _steps(items: Sequence[Item], result: dict[str, Any], prefix: str) -> LabelledSteps:
-    return labelled_steps(items, [*result[f"{prefix}reported"], *result[f"{prefix}further"]])
+    return labelled_steps(items, result[f"{prefix}reported"])
 
 
 def _fifths(bins: np.ndarray, spread: np.ndarray, wrong: np.ndarray) -> np.ndarray:
