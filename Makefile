@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: quickstart test test-slow test-vllm test-browser test-cluster lint env dist clean bench-%
+.PHONY: quickstart test test-slow test-slow-together test-slow-alone test-vllm test-browser test-cluster lint env dist clean bench-%
 
 quickstart: $(VENV)/.run
 	$(BIN)/stepward quickstart
@@ -14,8 +14,12 @@ test: $(VENV)/.test
 
 # Whatever measures time or memory runs after the rest, with nothing beside it.
 SLOW := slow and not vllm and not browser and not gpu and not cluster
-test-slow: $(VENV)/.test
+test-slow: test-slow-together test-slow-alone
+
+test-slow-together: $(VENV)/.test
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "$(SLOW) and not alone"
+
+test-slow-alone: $(VENV)/.test
 	$(BIN)/python -m pytest -q -m "$(SLOW) and alone"
 
 test-vllm: $(VENV)/.test .venv-vllm/.ready
