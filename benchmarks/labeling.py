@@ -1,6 +1,6 @@
 """The labelling benchmark on the simulator: change-point posterior with active allocation against its peers.
 
-    python -m benchmarks.labeling [base pooled evidence stress] [--n 16000] [--stress-n 16000] [--seeds 2] [--keep]
+    python -m benchmarks.labeling [base pooled first evidence stress] [--n 16000] [--seeds 2] [--keep]
     python -m benchmarks.labeling_report
 
 The first writes benchmarks/results/labeling_detail.json, a part and a seed (in ``stress`` a scenario too) at a time,
@@ -278,6 +278,33 @@ def pooled_part(n: int, seed: int) -> dict:
     return report
 
 
+def first_part(n: int, seed: int) -> dict:
+    """Eight solutions a problem; the run's own first ones are the pilot, and go on under the grid that they gave.
+
+    Their tokens are counted as those of all others are. The peer is decoded under the same grid, and stands beside it
+    under the default one.
+    """
+    grid, sample = make_grid(), simulate("base", n, seed, 8)
+    boot, drawn = Resample.of(sample, seed), fixed_samples(sample, 8, seed)
+    pilot = sample.head(PILOT)
+    stored = run(pilot, np.array([PILOT_PRICE]), grid, seed + 500, pooled=True)
+    fitted = make_grid(refit(stored.theta.astype(float), grid))
+    given = np.zeros((2, n, MAX_STEPS + 1), np.int64)
+    given[:, :PILOT] = stored.right, stored.trials
+    curve = run(sample, PRICES, fitted, seed, pooled=True, given=(given[0], given[1]))
+    curve.tokens[:, :PILOT] += stored.tokens[0]
+    curve.rollouts[:, :PILOT] += stored.rollouts[0]
+    tokens, rollouts = drawn.tokens.sum(axis=1), 8 * (sample.num_steps - 1)
+    report = ours(curve, boot, float(tokens.mean()))
+    report["versus"] = {
+        f"Math-Shepherd K=8 + pooled decoder, {name}": versus(
+            curve, boot, decode(sample, drawn, under, pooled=True), tokens, rollouts
+        )
+        for name, under in (("same grid", fitted), ("default grid", grid))
+    }
+    return {"pooled, first problems as pilot": report}
+
+
 def evidence_part(n: int, seed: int, kinds: tuple[bool, ...] = (False, True)) -> dict:
     """Tool verdicts, cross-fitted hints and both as step evidence, single and pooled."""
     grid, report = make_grid(), {}
@@ -353,7 +380,7 @@ def work_of(
     parts: list[str], seeds: int, n: int, stress_n: int
 ) -> Iterator[tuple[tuple[str, ...], int, Callable[[], dict]]]:
     """Where each piece of the results stands, its n, and what makes it."""
-    whole = {"base": base_part, "pooled": pooled_part, "evidence": evidence_part}
+    whole = {"base": base_part, "pooled": pooled_part, "first": first_part, "evidence": evidence_part}
     for part in parts:
         for seed in range(TEST_SEED, TEST_SEED + seeds):
             if part in whole:
@@ -372,7 +399,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", default=["base", "pooled", "evidence", "stress"])
+    parser.add_argument("parts", nargs="*", default=["base", "pooled", "first", "evidence", "stress"])
     parser.add_argument("--n", type=int, default=16000)
     parser.add_argument("--stress-n", type=int, default=16000)
     parser.add_argument("--seeds", type=int, default=2)

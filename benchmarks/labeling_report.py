@@ -137,6 +137,10 @@ def rows_of(detail: dict[str, Any]) -> list[Row]:
                 lower_is_better=True,
             ),
         ]
+    first, run = seeds(detail, "first"), "pooled, first problems as pilot"
+    for under in ("same grid", "default grid") if first else ():
+        peer = f"Math-Shepherd K=8 + pooled decoder, {under}"
+        rows.append(Row(f"{run}: times fewer than {peer}", times_fewer(first, run, peer)))
     for kind in ("base", "pooled"):
         for what in ("tools", "hints", "tools and hints"):
             if not evidence:

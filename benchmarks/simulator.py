@@ -5,7 +5,7 @@ are the constants below. c = first wrong step counted from 1, T+1 = none; prefix
 Each quantity has a random stream of its own, so that a scenario changes only what it says it changes.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +93,11 @@ class Sample:
 
     def __len__(self) -> int:
         return len(self.num_steps)
+
+    def head(self, n: int) -> "Sample":
+        """The first n solutions."""
+        arrays = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Sample(**{name: a[:n] if isinstance(a, np.ndarray) else a for name, a in arrays.items()})
 
 
 def _lengths(rng: np.random.Generator, n: int, long: bool) -> NDArray[np.int64]:
