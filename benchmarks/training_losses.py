@@ -186,7 +186,7 @@ def train_and_score(name: str, run: Run, seed: int, folder: Path) -> dict[str, A
             overwrite=True,
         )
     trained = time.process_time()
-    model = load(out)
+    model: Any = load(out)
     result: dict[str, Any] = {"train_cpu_s": trained - began}
     for part in ("tuning", "reported"):
         items = read_items(folder / f"{part}.jsonl")
