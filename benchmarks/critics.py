@@ -1,6 +1,6 @@
 """A generative reward model of this project, end to end: trained on labels, asked k times, majority counted.
 
-    python -m benchmarks.critics --quickstart OUT --parts FOLDER [--rows 1800] [--solutions 400]
+    python -m benchmarks.critics --quickstart OUT --parts FOLDER [--rows 1200] [--rounds 4] [--solutions 100]
 
 OUT is what ``stepward quickstart --out OUT`` wrote. The embedded policy is fine-tuned to restate each step and to give
 its verdict, on the quickstart labels; it judges the first solution of held-out problems, whose first wrong steps
@@ -28,7 +28,7 @@ from stepward.prm.problems import Problem
 from stepward.prm.seeds import derive_seed
 from stepward.prm.types import LabeledSolution
 from stepward.training.generative import critiques, train_generative
-from stepward.training.loop import Schedule
+from stepward.training.loop import Progress, Schedule
 
 FORMAT = VerdictFormat(instruction="Check the steps.")
 
@@ -39,19 +39,30 @@ def restated(row: LabeledSolution) -> LabeledSolution:
     return replace(row, labels=tuple(replace(label, rationale=step.text) for label, step in steps))
 
 
-def trained(quickstart: Path, out: Path, rows: int) -> Path:
-    """The critic, trained once."""
-    if not out.exists():
-        stored = sorted(
-            open_dataset(quickstart / "dataset").solutions(), key=lambda r: derive_seed(0, r.solution.id)
-        )
-        examples, _ = critiques([restated(r) for r in stored[:rows]], FORMAT)
-        schedule = Schedule(epochs=2, batch_size=32, learning_rate=0.002, weight_decay=0.05, row_tokens=512)
-        train_generative(
-            examples, base=embedded_folder(), out=out, verdict_format=FORMAT, schedule=schedule,
-            on_progress=lambda p: print(f"step {p.step}: {p.loss:.3f}", flush=True) if p.step % 20 == 0 else None,
-        )  # fmt: skip
-    return out
+def trained(quickstart: Path, parts: Path, rows: int, rounds: int) -> Path:
+    """The critic, trained in rounds that each start from the one before and stay in ``parts``."""
+    base = embedded_folder()
+    for number in range(rounds):
+        out = parts / f"critic-{number}"
+        if not out.exists():
+            stored = sorted(
+                open_dataset(quickstart / "dataset").solutions(),
+                key=lambda r: derive_seed(number, r.solution.id),
+            )
+            examples, _ = critiques([restated(r) for r in stored[:rows]], FORMAT)
+            schedule = Schedule(
+                epochs=2, batch_size=32, learning_rate=0.002, weight_decay=0.05, row_tokens=512
+            )
+            train_generative(
+                examples, base=base, out=out, verdict_format=FORMAT, schedule=schedule, on_progress=_said
+            )
+        base = out
+    return base
+
+
+def _said(progress: Progress) -> None:
+    if progress.step % 20 == 0:
+        print(f"step {progress.step}: {progress.loss:.3f}", flush=True)
 
 
 def asked(critic: Path, file: Path, k: int, out: Path) -> ProcessBenchResult:
@@ -69,11 +80,12 @@ def main() -> None:
     )
     parser.add_argument("--quickstart", type=Path, default=Path("runs/quickstart"))
     parser.add_argument("--parts", type=Path, default=Path("runs/critics"))
-    parser.add_argument("--rows", type=int, default=1800)
-    parser.add_argument("--solutions", type=int, default=400)
+    parser.add_argument("--rows", type=int, default=1200, help="labelled solutions of a round")
+    parser.add_argument("--rounds", type=int, default=4, help="of two epochs each")
+    parser.add_argument("--solutions", type=int, default=100)
     options = parser.parse_args()
     options.parts.mkdir(parents=True, exist_ok=True)
-    critic = trained(options.quickstart, options.parts / "critic", options.rows)
+    critic = trained(options.quickstart, options.parts, options.rows, options.rounds)
     lines = (options.quickstart / "heldout" / "reported.jsonl").read_text().splitlines()
     firsts = {json.loads(line)["problem_id"]: line for line in reversed(lines)}
     file = options.parts / "asked.jsonl"

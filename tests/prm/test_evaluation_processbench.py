@@ -85,6 +85,11 @@ def test_a_scorer_that_decided_nothing_has_not_reached_zero() -> None:
             assert found.note == "nothing was decided"
     assert result.decided == ()
     assert (result.num_undecided, result.misses["undecided"]) == (8, 8)
+    gap = difference(ITEMS, PRED, PRED, undecided_b=nothing, bootstrap=Bootstrap(50))
+    assert [(name, m.value, m.note) for name, m in gap.items()] == [
+        ("s", None, "nothing was decided"),
+        ("macro", None, "nothing was decided"),
+    ]
 
 
 def test_a_macro_whose_items_all_agree_has_an_interval_with_width() -> None:

@@ -178,12 +178,16 @@ def difference(
 ) -> dict[str, Measure]:
     """F1 of A minus F1 of B on the same items, by subset and macro, with paired bootstrap intervals.
 
+    Undefined where one of them decided nothing at all.
+
     Raises:
         StepCountError: Another number of predictions than items.
     """
     bootstrap = bootstrap or Bootstrap()
     hits = (_hits(items, predictions_a, undecided_a), _hits(items, predictions_b, undecided_b))
     subsets = list(dict.fromkeys(item.subset for item in items))
+    if items and any(all(item.id in u for item in items) for u in (undecided_a, undecided_b)):
+        return {s: Measure(None, n=len(items), note="nothing was decided") for s in (*subsets, "macro")}
     out: dict[str, Measure] = {}
     point_parts: list[float] = []
     draw_parts: list[Floats] = []
