@@ -174,7 +174,7 @@ async def shares(prm: Any, number: int, budget: int) -> list[Row]:
     ]
 
 
-def rows(prm_folder: str | None, number: int = 256, budget: int = 300) -> list[Row]:
+def rows(prm_folder: str | None, number: int = 128, budget: int = 300) -> list[Row]:
     """All figures; the shares of time only where a PRM's folder is given."""
     import torch
 
