@@ -44,7 +44,8 @@ class Schedule:
         micro_batch_tokens: Most ids of one forward pass.
         row_tokens: Pack solutions into rows of this many ids; 0 = one solution a row.
         share_prompts: A problem's solutions share a batch, and its prompt stands once before them; causal models
-            alone. Saves the most where prompts are long and solutions many.
+            alone. Saves the most where prompts are long and solutions many; a batch then holds fewer problems, which a
+            small batch pays for in quality.
         save_every_steps: A checkpoint every so many steps, besides one an epoch; 0 = an epoch only.
         pair_margin: Least difference of targets within a pair.
         pair_scope: Which steps make pairs: ``siblings``, or any two of a ``problem``.
