@@ -1,6 +1,6 @@
 """A generative reward model of this project, end to end: trained on labels, asked k times, majority counted.
 
-    python -m benchmarks.critics --quickstart OUT --parts FOLDER [--rows 1200] [--rounds 4] [--solutions 100]
+    python -m benchmarks.critics --quickstart OUT --parts FOLDER [--rows 1200] [--rounds 2] [--solutions 100]
 
 OUT is what ``stepward quickstart --out OUT`` wrote. The embedded policy is fine-tuned to restate each step and to give
 its verdict, on the quickstart labels; it judges the first solution of held-out problems, whose first wrong steps
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--quickstart", type=Path, default=Path("runs/quickstart"))
     parser.add_argument("--parts", type=Path, default=Path("runs/critics"))
     parser.add_argument("--rows", type=int, default=1200, help="labelled solutions of a round")
-    parser.add_argument("--rounds", type=int, default=4, help="of two epochs each")
+    parser.add_argument("--rounds", type=int, default=2, help="of two epochs each")
     parser.add_argument("--solutions", type=int, default=100)
     options = parser.parse_args()
     options.parts.mkdir(parents=True, exist_ok=True)
