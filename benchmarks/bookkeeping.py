@@ -33,7 +33,7 @@ OUT = Path(__file__).parent / "results" / "labeling_bookkeeping.json"
 SEED = 60
 TREE_NODES = 1_000_000
 IN_FLIGHT = (20, 2000)
-"""Problems at once; so many are labelled, but 400 at least."""
+"""Problems at once; each way labels as many as the larger, twice."""
 
 
 def evidence_of(sample: Sample, row: int, draws: list[list[Outcome]]) -> SolutionEvidence:
@@ -149,8 +149,11 @@ def main() -> None:
         )
     figures["cpu_ms_a_rollout"]["numpy, 8 solutions"] = cpu_a_rollout(2, 8, compiled=False, repeats=2)
     cpu_a_problem(20, 20)  # imports and compilation are no problem's
-    for number in IN_FLIGHT:
-        figures["cpu_ms_a_problem_in_flight"][str(number)] = cpu_a_problem(max(number, 400), number)
+    many = max(IN_FLIGHT)
+    taken = {number: [] for number in IN_FLIGHT}
+    for number in (*IN_FLIGHT[::-1], *IN_FLIGHT[::-1]):  # in turns, on the same problems; the least counts
+        taken[number].append(cpu_a_problem(many, number))
+    figures["cpu_ms_a_problem_in_flight"] = {str(number): min(each) for number, each in taken.items()}
     command = [sys.executable, "-m", "benchmarks.bookkeeping", "--tree", str(TREE_NODES)]
     figures["tree"] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     args.out.write_text(json.dumps(figures, indent=1) + "\n")
