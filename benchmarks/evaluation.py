@@ -19,7 +19,6 @@ measured on, are results/evaluation.json. With ``--out`` two results folders wit
 import argparse
 import json
 import math
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.public_data import data_folder
 from benchmarks.report import RESULTS, Row, write
 from stepward.prm.evaluation.baselines import fit_position, labels_up_to_first_error
 from stepward.prm.evaluation.best_of_n import SamplePool, classes_by_key, evaluate_pools
@@ -114,12 +114,6 @@ def logs(options: argparse.Namespace) -> list[Row]:
         write_results(options.out / "logged_models", results)
         write_results(options.out / "position_baseline", baseline)
     return found
-
-
-def data_folder() -> Path:
-    """STEPWARD_DATA, else ../shared/data beside the checkout."""
-    named = os.environ.get("STEPWARD_DATA")
-    return Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 def logged_models(data: Path, items: list[Item], bootstrap: Bootstrap) -> tuple[Results, float]:

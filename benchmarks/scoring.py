@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from benchmarks.public_data import data_folder
 from benchmarks.report import Row
 from stepward.prm.evaluation.items import Item
 from stepward.prm.evaluation.readers.processbench import read_folder
@@ -177,8 +178,6 @@ def rows(data: Path, number: int = 64, parts: Path | None = None) -> list[Row]:
 
 def main() -> None:
     """Measure one part and store it."""
-    from benchmarks.evaluation import data_folder
-
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

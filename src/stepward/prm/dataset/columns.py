@@ -152,7 +152,11 @@ SOLUTIONS = (
     Column("solution_id", _text, "{problem_id}-{index}; joins the rollouts table."),
     Column("solution_seed", _int64, "Seed that drew the solution; 0 = brought from elsewhere."),
     Column("finish_reason", _text, "stop, length or abort."),
-    Column("ids_from", _text, "sampled, encoded where the text came from elsewhere, or searched where a tree search found it."),
+    Column(
+        "ids_from",
+        _text,
+        "sampled, encoded where the text came from elsewhere, or searched where a tree search found it.",
+    ),
     Column("policy", _POLICY, "Who sampled the solution."),
     Column("completer", _POLICY, "Who sampled the rollouts."),
     Column("tokenizer_hash", _text, "Hash of the tokenizer whose ids the row holds."),
