@@ -15,6 +15,7 @@ from typing import Any
 from zlib import crc32
 
 from benchmarks.report import Row
+from stepward.flows.at_rest import at_rest
 from stepward.flows.build import prompt_template
 from stepward.labeling.policies.embedded import embedded_folder, load_embedded
 from stepward.labeling.search.registry import make_search
@@ -95,10 +96,11 @@ async def searched(policy: Any, model: Any, number: int, budget: int) -> tuple[f
     """CPU seconds, and start and end by the clock, of a search."""
     template = prompt_template(None, embedded_folder())
     prompts = [(p, template.render(p, policy.tokenizer).ids) for p in problems_of(number)]
-    began, clock = time.process_time(), time.perf_counter()
-    async for _ in search_all(prompts, plan_of(budget), policy, model, in_flight=IN_FLIGHT):
-        pass
-    return time.process_time() - began, clock, time.perf_counter()
+    with at_rest():  # as ``stepward search`` does
+        began, clock = time.process_time(), time.perf_counter()
+        async for _ in search_all(prompts, plan_of(budget), policy, model, in_flight=IN_FLIGHT):
+            pass
+        return time.process_time() - began, clock, time.perf_counter()
 
 
 async def sent(policy: Any, requests: Sequence[SampleRequest], in_flight: int) -> tuple[float, int]:
@@ -109,9 +111,10 @@ async def sent(policy: Any, requests: Sequence[SampleRequest], in_flight: int) -
         async with places:
             return len((await policy.sample(request)).token_ids)
 
-    began = time.process_time()
-    tokens = sum(await asyncio.gather(*(one(r) for r in requests)))
-    return time.process_time() - began, tokens
+    with at_rest():
+        began = time.process_time()
+        tokens = sum(await asyncio.gather(*(one(r) for r in requests)))
+        return time.process_time() - began, tokens
 
 
 async def overhead(number: int, budget: int) -> list[Row]:

@@ -5,7 +5,6 @@ found from the folder itself, so that a killed run goes on at the first shard wi
 """
 
 import asyncio
-import gc
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import TypeVar
 
+from stepward.flows.at_rest import at_rest
 from stepward.flows.budget import Budget
 from stepward.flows.build import LabelingJob, build_engines, build_labeling
 from stepward.flows.config import LabelConfig
@@ -132,20 +132,18 @@ async def label(
     loaded, meter = metered(engines or build_engines(config))
     fixed = await fix_constants(config, loaded, problems, given, fresh=overwrite)
     job = build_labeling(config, fixed.constants, loaded, pilot=fixed.pilot)
-    # Modules and models outlive the run: a full collection that walks through them costs as much as grading does.
-    gc.collect()
-    gc.freeze()
     mine = [i for i in range(len(shards)) if part is None or part.holds(i)]
     progress = Progress(sum(len(shards[i]) for i in mine), notes=fixed.notes)
     budget = Budget(progress, config.budget_tokens, config.budget_hours, fixed.spent, fixed.problem_tokens)
-    with ShardStore.create_or_resume(
+    store_of_run = ShardStore.create_or_resume(
         config.out,
         job.manifest,
         resume=resume,
         overwrite=overwrite,
         together=part is not None,
         lease_s=part.lease_s if part is not None else None,
-    ) as store:
+    )
+    with store_of_run as store, at_rest():
         finished = store.finished()
         progress.found = sum(len(shards[i]) for i in mine if i in finished)
         pending = ((i, shards[i]) for i in mine if i not in finished)
@@ -162,7 +160,6 @@ async def label(
                 )
         finally:
             run.close()
-            gc.unfreeze()
             if engines is None:
                 await job.close()
         progress.shards_left = len(shards) - len(store.finished())

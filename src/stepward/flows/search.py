@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from stepward.flows.at_rest import at_rest
 from stepward.flows.build import folder_of, load_policy_for, prompt_template
 from stepward.flows.config import Config, SamplerConfig, StepsConfig
 from stepward.flows.grading import RoutedGrader, make_grader
@@ -127,11 +128,12 @@ async def run_search(config: SearchRunConfig, watch: Watch = lambda run, progres
                 ]
             )
         grader = make_grader()
-        runs = [
-            await _one_run(config, method, budget, fits, policy, prm, grader, watch)
-            for budget in (config.budgets or (None,))
-            for method in config.methods
-        ]
+        with at_rest():
+            runs = [
+                await _one_run(config, method, budget, fits, policy, prm, grader, watch)
+                for budget in (config.budgets or (None,))
+                for method in config.methods
+            ]
     finally:
         await policy.close()
     results = SearchResults(
