@@ -17,7 +17,8 @@ from stepward.labeling.evidence import LabelingConstants
 from stepward.labeling.plan import GivenSolution
 from stepward.labeling.policies.scripted import scripted_policy
 from stepward.prm.errors import EngineError
-from stepward.prm.types import Outcome, Problem, Sampler, VerdictKind
+from stepward.prm.types import FinishReason, Outcome, Problem, Sampler, VerdictKind
+from stepward.verifiers.answer import Grader
 from stepward.verifiers.critiques import StepVotes
 from stepward.verifiers.judge import Judge, Votes
 
@@ -363,6 +364,23 @@ def test_rollouts_that_are_all_truncated_are_given_up_and_give_no_hard_label():
     found = run(policy, endless).solutions
     assert all("no_verdict" in r.marks for r in found)
     assert len(policy.calls) == 2 + 2 * 8
+
+
+def test_rollouts_that_say_the_same_are_graded_once_and_counted_each():
+    class Counting(Grader):
+        texts: list[str] = []
+
+        async def grade(self, problem, text, finish_reason=FinishReason.STOP):
+            self.texts.append(text)
+            return await super().grade(problem, text, finish_reason)
+
+    always = script([RIGHT], lambda so_far: "The answer is 6.")
+    grader = Counting()
+    row = run(always, labelling(always), grader=grader).solutions[0]
+    # Two solutions of three steps, rollouts at the prefixes 1 and 2: four alike at each of them and solution.
+    assert [e.counts.right for e in row.prefixes][1:3] == [4, 4]
+    # Graded: the two solutions, one rollout from prefix 1, and one from prefix 2, which ends as the solutions do.
+    assert sorted(grader.texts) == sorted([RIGHT] * 3 + ["2 + 2 = 4\nThe answer is 6."])
 
 
 def test_a_rollout_that_the_engine_failed_leaves_the_step_unknown_and_never_wrong():

@@ -207,9 +207,11 @@ async def _run_allocation(
 ) -> int:
     """Draw what the allocation asks for, round by round. Returns draws that a replay log could not serve.
 
-    A solution is given up where none of its first rollouts can be judged: the others would not be either.
+    A solution is given up where none of its first rollouts can be judged: the others would not be either. Rollouts
+    that say the same from the same place are independent draws, but are graded once.
     """
     exhausted = 0
+    known: dict[tuple[int, TokenIds, FinishReason], Rollout] = {}
     while asked := plan.allocation.next_draws([w.evidence(on_policy, plan) for w in works]):
         lost = [given_up(w.draws, plan.unfinished_as_wrong) for w in works]
         draws = [d for d in asked if not lost[d.solution]]
@@ -221,11 +223,17 @@ async def _run_allocation(
             if rollout is None:
                 exhausted += 1
                 continue
-            tokenizer = engines.completer.tokenizer
-            text = tokenizer.decode(request.prefix.solution_ids + rollout.token_ids)
-            works[draw.solution].draws[draw.prefix].append(
-                await graded(reference, rollout, text, engines.grader)
-            )
+            ids = request.prefix.solution_ids + rollout.token_ids
+            key = (len(request.prefix.solution_ids), ids, rollout.finish_reason)
+            same = known.get(key) if rollout.outcome is None else None
+            if same is not None:
+                judged = replace(rollout, outcome=same.outcome, answer=same.answer)
+            else:
+                text = engines.completer.tokenizer.decode(ids)
+                judged = await graded(reference, rollout, text, engines.grader)
+                if rollout.outcome is None and judged.outcome in (Outcome.RIGHT, Outcome.WRONG):
+                    known[key] = judged
+            works[draw.solution].draws[draw.prefix].append(judged)
         if all(r is None for r in drawn):
             break
     return exhausted

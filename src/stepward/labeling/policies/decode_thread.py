@@ -72,6 +72,7 @@ class DecodeThread:
         self._waiting: dict[Row, _Waiting] = {}
         self._thread: threading.Thread | None = None
         self._lone_faults = 0
+        self._ended: list[tuple[Row, Rollout | EngineError]] = []
 
     async def sample(self, row: Row) -> Rollout:
         """Wait until a row has ended. Cancelling frees its place at the next token."""
@@ -127,7 +128,7 @@ class DecodeThread:
             if self._num_threads is not None:
                 torch.set_num_threads(self._num_threads)
             decoder = self._decoder
-            while self._gather(idle=not decoder.rows):
+            while self._gather(idle=not decoder.rows and not self._ended):
                 self._score(decoder)
                 self._decode(decoder)
         except BaseException as fault:
@@ -156,6 +157,11 @@ class DecodeThread:
 
     def _decode(self, decoder: Decoder) -> None:
         arriving = self._arrivals(decoder)
+        # While more wait than there is room for, nobody needs to hear of the ended before places are filled again:
+        # each time that a loop is woken costs both threads.
+        if self._ended and (arriving or not self._inbox.rows):
+            self._answer(self._ended)
+            self._ended = []
         try:
             if arriving:
                 decoder.admit(arriving)
@@ -166,7 +172,7 @@ class DecodeThread:
         if ended:
             self._lone_faults = 0
             self._limit = min(self._batch_size, self._limit * 2)
-            self._answer(ended)
+            self._ended += ended
 
     def _arrivals(self, decoder: Decoder) -> list[Row]:
         """Rows to admit now: refilling pays when a good part of the batch is free."""
@@ -223,6 +229,7 @@ class DecodeThread:
         _deliver([(w, answer) for row, answer in ended if (w := self._waiting.get(row)) is not None])
 
     def _end(self, fault: EngineError) -> None:
+        self._answer(self._ended)
         with self._inbox.changed:
             self._inbox.closing = True
             waiting = [*self._waiting.values(), *(item.waiting for item in self._inbox.scorings)]
