@@ -5,7 +5,6 @@ request that fails alone is known to be the poison and is reported.
 """
 
 import asyncio
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,9 +16,6 @@ from stepward.prm.errors import EngineError
 from stepward.prm.types import FinishReason, Outcome, Rollout, TokenIds
 
 _GATHER_S = 0.001
-# Between two operations of torch the loop needs the interpreter for microseconds; at Python's own 5 ms it would wait
-# behind each burst of grading for as long as that takes.
-_SWITCH_S = 5e-5
 _MOST_LONE_FAULTS = 4
 _MAX_SCORED_LOGITS = 1 << 25
 
@@ -58,8 +54,7 @@ class DecodeThread:
     Args:
         decoder: The batch; nobody else may step it.
         name: What errors call the engine.
-        num_threads: Torch's threads while this one lives; None leaves torch's setting. Python's switch interval is
-            shortened for as long.
+        num_threads: Torch's threads while this one lives; None leaves torch's setting.
     """
 
     def __init__(self, decoder: Decoder, *, name: str, num_threads: int | None) -> None:
@@ -122,9 +117,8 @@ class DecodeThread:
     def _run(self) -> None:
         import torch
 
-        threads_before, switch_before = torch.get_num_threads(), sys.getswitchinterval()
+        threads_before = torch.get_num_threads()
         try:
-            sys.setswitchinterval(min(_SWITCH_S, switch_before))
             if self._num_threads is not None:
                 torch.set_num_threads(self._num_threads)
             decoder = self._decoder
@@ -137,7 +131,6 @@ class DecodeThread:
             )
             return
         finally:
-            sys.setswitchinterval(switch_before)
             if self._num_threads is not None:
                 torch.set_num_threads(threads_before)
         self._end(EngineError(f"sampling with {self._name}: the engine was closed while requests waited"))
