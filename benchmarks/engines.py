@@ -13,7 +13,6 @@ made, with the same samplers, seeds and number in flight; "without seeds" is the
 
 import argparse
 import asyncio
-import gc
 import json
 import os
 import statistics
@@ -28,6 +27,7 @@ from benchmarks.engines_client import client_rows
 from benchmarks.labelling_share import Clock, Recorder, label_all, problems_to_label
 from benchmarks.report import Row, write
 from benchmarks.smollm2 import NotToBeHad, smollm2_folder
+from stepward.flows.at_rest import at_rest
 
 ROOT = Path(__file__).resolve().parents[1]
 EMBEDDED = ROOT / "src" / "stepward" / "labeling" / "policies" / "embedded_checkpoint"
@@ -100,14 +100,13 @@ def transformers_part(
     rates: dict[str, list[tuple[float, float]]] = {"ours": [], "raw": [], "generate": []}
     runs: dict[str, Callable[[], int]] = {"ours": labelled, "raw": raw, "generate": generate}
     labelled()  # warm
-    gc.collect()
-    gc.freeze()  # as a labelling run does
-    for number in range(rounds):
-        for key, run in runs.items():
-            if key == "generate" and number % 4:
-                continue
-            clock = Clock()
-            rates[key].append(clock.rates(run()))
+    with at_rest():  # as a labelling run does
+        for number in range(rounds):
+            for key, run in runs.items():
+                if key == "generate" and number % 4:
+                    continue
+                clock = Clock()
+                rates[key].append(clock.rates(run()))
     asyncio.run(policy.close())
     rows: list[Row] = []
     kinds = (("tokens a second", SHARE), ("tokens a CPU second", None))

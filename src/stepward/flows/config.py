@@ -251,15 +251,15 @@ class LabelConfig(Config):
         for role in ("policy", "completer", "judge", "hint", "verifier_quality"):
             if settings[role] is not None:
                 settings[role] = _portable(settings[role])
+        # Left out at their defaults, so that folders from before a setting could be named are of the same run; one
+        # without a grid goes on with the constants that it holds.
         if self.grid == "auto":
-            del settings[
-                "grid"
-            ]  # folders from before it could be named go on with the constants that they hold
+            del settings["grid"]
         if not self.judge_meta_critique:
             del settings["judge_meta_critique"]
         if self.search is None:
             for name in ("search", "search_options", "search_tokens"):
-                del settings[name]  # as they were before there was a search
+                del settings[name]
         return settings
 
 
