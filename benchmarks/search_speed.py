@@ -1,7 +1,7 @@
 """What search costs beside the engine, and where its time goes, on the embedded engine.
 
 A search under a reward model that answers at once is compared with the engine alone: the very requests of the search,
-sent again by a plain loop with the same number in flight. Tokens a CPU second of the process; the two take turns twice
+sent again by a plain loop with the same number in flight. Tokens a CPU second of the process; the two take turns
 and the best round of each counts, because a busy machine slows whatever runs just then. Whole solutions with the
 same number in flight are beside it: they need no prefixes computed, which is the engine's cost of any step-wise search.
 With the real PRM the shares of wall time in which the engine, the PRM, or neither was at work are measured.
@@ -27,7 +27,7 @@ from stepward.prm.seeds import derive_seed
 from stepward.prm.steps import StepFormat
 from stepward.prm.types import Prefix, Problem, Sampler
 
-IN_FLIGHT, WIDTH, ROUNDS = 96, 4, 2
+IN_FLIGHT, WIDTH, ROUNDS = 96, 4, 3
 
 
 class Instant:
@@ -177,7 +177,7 @@ async def shares(prm: Any, number: int, budget: int) -> list[Row]:
     ]
 
 
-def rows(prm_folder: str | None, number: int = 256, budget: int = 300) -> list[Row]:
+def rows(prm_folder: str | None, number: int = 640, budget: int = 300) -> list[Row]:
     """All figures; the shares of time only where a PRM's folder is given."""
     import torch
 

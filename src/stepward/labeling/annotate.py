@@ -61,15 +61,30 @@ class ProblemResult:
 
 @dataclass(slots=True)
 class _Work:
-    """One solution while it is being labelled: its evidence grows draw by draw."""
+    """One solution while it is being labelled: its evidence grows draw by draw.
+
+    What every round asks for is kept small and apart from the rows: with thousands of problems in flight each round
+    finds the memory of its own problem cold.
+    """
 
     solution: Solution
     prefixes: tuple[Prefix, ...]
     verdicts: tuple[tuple[Verdict, ...], ...]
-    scores: tuple[float, ...] = ()
-    nodes: tuple[int, ...] = ()
-    draws: list[list[Rollout]] = field(default_factory=list[list[Rollout]])
+    scores: tuple[float, ...]
+    nodes: tuple[int, ...]
+    draws: list[list[Rollout]]
     searched_tokens: int = 0
+    outcomes: list[tuple[Outcome, ...]] = field(init=False)
+    step_tokens: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.outcomes = [tuple(_outcome(r) for r in at_prefix) for at_prefix in self.draws]
+        self.step_tokens = tuple(len(s.token_ids) for s in self.solution.steps)
+
+    def add(self, prefix: int, rollout: Rollout) -> None:
+        """Take in one more rollout from a prefix."""
+        self.draws[prefix].append(rollout)
+        self.outcomes[prefix] += (_outcome(rollout),)
 
     def evidence(self, on_policy: bool, plan: Labeling, *, everything: bool = False) -> SolutionEvidence:
         """What is known; returns alone where the fusion keeps them apart from verdicts and hints."""
@@ -77,10 +92,10 @@ class _Work:
         scores = self.scores if told or plan.allocation.kind is Allocation.TWO_FIDELITY else ()
         hint = plan.constants.hint
         return SolutionEvidence(
-            num_steps=len(self.solution.steps),
-            step_tokens=tuple(len(s.token_ids) for s in self.solution.steps),
+            num_steps=len(self.step_tokens),
+            step_tokens=self.step_tokens,
             outcome=self.solution.outcome or Outcome.ERROR,
-            draws=tuple(tuple(_outcome(r) for r in at_prefix) for at_prefix in self.draws),
+            draws=tuple(self.outcomes),
             verdicts=self.verdicts if told else (),
             prm_scores=read_through(hint, scores) if hint is not None and scores else scores,
             on_policy=on_policy,
@@ -132,10 +147,7 @@ async def annotate(
         r if r.outcome is not None else replace(r, outcome=s.outcome, answer=s.final_answer)
         for r, s in zip(samples, solutions, strict=False)
     ]
-    works = await _start(problem, prompt, solutions, basis, engines)
-    if found is not None:
-        for work, draws, tokens in zip(works, found.draws, found.own_tokens, strict=True):
-            work.draws, work.searched_tokens = [list(at) for at in draws], tokens
+    works = await _start(problem, prompt, solutions, basis, engines, found)
     on_policy = given is None and found is None and plan.policy_info == plan.completer_info
     uniform = solve_rate_mark([r.outcome for r in samples], at_least=max(plan.uniform_from, 2))
     if basis.reference.answers and not (plan.uniform_from and uniform):
@@ -171,9 +183,14 @@ def _with_outcome(solution: Solution, basis: Basis, index: int, plan: Labeling) 
 
 
 async def _start(
-    problem: Problem, prompt: TokenIds, solutions: Sequence[Solution], basis: Basis, engines: Engines
+    problem: Problem,
+    prompt: TokenIds,
+    solutions: Sequence[Solution],
+    basis: Basis,
+    engines: Engines,
+    found: Searched | None,
 ) -> list[_Work]:
-    """The solutions that have steps, with what tools, judge and reward model say of them."""
+    """The solutions that have steps, with what tools, judge and reward model say of them and what a search drew."""
     kept = [i for i, s in enumerate(solutions) if s.steps]
     texts = [[x.text for x in solutions[i].steps] for i in kept]
     verdicts: list[Sequence[tuple[Verdict, ...]]] = [[() for _ in t] for t in texts]
@@ -181,8 +198,8 @@ async def _start(
         verdicts = list(await asyncio.gather(*(engines.verify_steps(problem, t) for t in texts)))
     scores: list[tuple[float, ...]] = [()] * len(kept)
     if engines.reward_model is not None and kept:
-        found = await asyncio.to_thread(engines.reward_model.score, [problem] * len(kept), texts)
-        scores = [tuple(round(p, 4) for p in row) for row in found]
+        scored = await asyncio.to_thread(engines.reward_model.score, [problem] * len(kept), texts)
+        scores = [tuple(round(p, 4) for p in row) for row in scored]
     works: list[_Work] = []
     nodes = prefix_nodes([[x.token_ids for x in solutions[i].steps] for i in kept])
     for i, at_steps, row, path in zip(kept, verdicts, scores, nodes, strict=True):
@@ -193,7 +210,9 @@ async def _start(
             prefixes.append(Prefix(problem.id, prompt, ids, t + 1))
         by_judge = basis.found[i].verdicts or [()] * len(at_steps)
         both = tuple((*a, *b) for a, b in zip(at_steps, by_judge, strict=True))
-        works.append(_Work(solutions[i], tuple(prefixes), both, row, path, [[] for _ in prefixes]))
+        draws: list[list[Rollout]] = [list(at) for at in found.draws[i]] if found else [[] for _ in prefixes]
+        tokens = found.own_tokens[i] if found else 0
+        works.append(_Work(solutions[i], tuple(prefixes), both, row, path, draws, tokens))
     return works
 
 
@@ -211,9 +230,9 @@ async def _run_allocation(
     that say the same from the same place are independent draws, but are graded once.
     """
     exhausted = 0
-    known: dict[tuple[int, TokenIds, FinishReason], Rollout] = {}
+    known: dict[tuple[object, TokenIds, FinishReason], Rollout] = {}
     while asked := plan.allocation.next_draws([w.evidence(on_policy, plan) for w in works]):
-        lost = [given_up(w.draws, plan.unfinished_as_wrong) for w in works]
+        lost = [given_up(w.outcomes, plan.unfinished_as_wrong) for w in works]
         draws = [d for d in asked if not lost[d.solution]]
         if not draws:
             break
@@ -223,17 +242,18 @@ async def _run_allocation(
             if rollout is None:
                 exhausted += 1
                 continue
-            ids = request.prefix.solution_ids + rollout.token_ids
-            key = (len(request.prefix.solution_ids), ids, rollout.finish_reason)
+            work = works[draw.solution]
+            state = work.nodes[draw.prefix] if work.nodes else (draw.solution, draw.prefix)
+            key = (state, rollout.token_ids, rollout.finish_reason)
             same = known.get(key) if rollout.outcome is None else None
             if same is not None:
                 judged = replace(rollout, outcome=same.outcome, answer=same.answer)
             else:
-                text = engines.completer.tokenizer.decode(ids)
+                text = engines.completer.tokenizer.decode(request.prefix.solution_ids + rollout.token_ids)
                 judged = await graded(reference, rollout, text, engines.grader)
                 if rollout.outcome is None and judged.outcome in (Outcome.RIGHT, Outcome.WRONG):
                     known[key] = judged
-            works[draw.solution].draws[draw.prefix].append(judged)
+            work.add(draw.prefix, judged)
         if all(r is None for r in drawn):
             break
     return exhausted
@@ -305,7 +325,7 @@ def _rows(
                 labeler=plan.labeler,
                 marks=marks_of(
                     root,
-                    work.draws,
+                    work.outcomes,
                     on_policy=on_policy,
                     no_majority=plan.outcomes_from != "answers" and not reference.answers,
                     unfinished_as_wrong=plan.unfinished_as_wrong,

@@ -1,11 +1,11 @@
 """Solutions and rollouts drawn: in request order, a failed one is a value, a dead engine an error."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
 from stepward.labeling.outcomes import Grader
 from stepward.labeling.plan import Engines, GivenSolution, Labeling
+from stepward.labeling.together import together
 from stepward.prm.errors import EngineError, ReplayExhausted
 from stepward.prm.policy import Policy, SampleRequest
 from stepward.prm.seeds import derive_seed
@@ -19,25 +19,19 @@ async def draw_all(policy: Policy, requests: Sequence[SampleRequest]) -> list[Ro
     Raises:
         EngineError: The engine is gone; the message names problem and prefix.
     """
+    return await together([_draw(policy, r) for r in requests])
 
-    async def draw(request: SampleRequest) -> Rollout | None:
-        try:
-            return await policy.sample(request)
-        except ReplayExhausted:
-            return None
-        except EngineError as fault:
-            raise EngineError(
-                f"sampling for problem {request.prefix.problem_id} at prefix {request.prefix.num_steps}: {fault}",
-                retryable=fault.retryable,
-            ) from fault
 
+async def _draw(policy: Policy, request: SampleRequest) -> Rollout | None:
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(draw(r)) for r in requests]
-    except ExceptionGroup as faults:
-        # The group has cancelled the other requests; one engine fault says what the others would.
-        raise faults.exceptions[0] from faults
-    return [t.result() for t in tasks]
+        return await policy.sample(request)
+    except ReplayExhausted:
+        return None
+    except EngineError as fault:
+        raise EngineError(
+            f"sampling for problem {request.prefix.problem_id} at prefix {request.prefix.num_steps}: {fault}",
+            retryable=fault.retryable,
+        ) from fault
 
 
 async def graded(problem: Problem, rollout: Rollout, text: str, grader: Grader) -> Rollout:

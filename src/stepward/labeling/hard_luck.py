@@ -6,7 +6,7 @@ A solution whose first rollouts all end without an answer that could be judged w
 
 from collections.abc import Sequence
 
-from stepward.prm.types import Outcome, Rollout
+from stepward.prm.types import Outcome
 
 GIVE_UP_AFTER = 8
 """Rollouts of a solution, none of which could be judged, after which no more are drawn."""
@@ -21,16 +21,16 @@ def solve_rate_mark(outcomes: Sequence[Outcome | None], *, at_least: int = 2) ->
     return "solve_rate_1" if judged[0] is Outcome.RIGHT else "solve_rate_0"
 
 
-def given_up(draws: Sequence[Sequence[Rollout]], unfinished_as_wrong: bool) -> bool:
-    """Whether a solution has GIVE_UP_AFTER rollouts or more and none of them tells anything."""
-    outcomes = [r.outcome for at_prefix in draws for r in at_prefix]
+def given_up(outcomes: Sequence[Sequence[Outcome]], unfinished_as_wrong: bool) -> bool:
+    """Whether a solution has GIVE_UP_AFTER rollouts or more, by prefix, and none of them tells anything."""
     telling = (Outcome.RIGHT, Outcome.WRONG, *(_UNFINISHED if unfinished_as_wrong else ()))
-    return len(outcomes) >= GIVE_UP_AFTER and not any(o in telling for o in outcomes)
+    told = any(o in telling for at_prefix in outcomes for o in at_prefix)
+    return not told and sum(map(len, outcomes)) >= GIVE_UP_AFTER
 
 
 def marks_of(
     root: Sequence[Outcome | None],
-    draws: Sequence[Sequence[Rollout]],
+    outcomes: Sequence[Sequence[Outcome]],
     *,
     on_policy: bool,
     no_majority: bool,
@@ -40,13 +40,13 @@ def marks_of(
 
     Args:
         root: Outcomes of all draws from the bare problem.
-        draws: The solution's rollouts by prefix.
+        outcomes: Those of the solution's rollouts by prefix.
         on_policy: The completer is the generator.
         no_majority: There was nothing to compare answers with although votes or a judge were asked.
         unfinished_as_wrong: Draws without an answer tell something.
     """
     found = [solve_rate_mark(root)]
-    found += ["no_verdict"] if given_up(draws, unfinished_as_wrong) else []
+    found += ["no_verdict"] if given_up(outcomes, unfinished_as_wrong) else []
     found += ["no_majority"] if no_majority else []
     found += [] if on_policy else ["off_policy"]
     return tuple(mark for mark in found if mark is not None)

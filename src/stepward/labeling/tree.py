@@ -78,6 +78,7 @@ class Tree:
         self._ids_size = 0
         self._keys = np.zeros((self._capacity, 2), np.uint64)
         self._state_counts = np.zeros((self._capacity, len(OUTCOMES)), np.int64)
+        self._lengths: list[int] = []
         self._nodes_of_key: dict[tuple[int, int], int] = {}
         self._states: dict[tuple[int, int] | str, int] = {}
         self._seeds: set[tuple[int, int]] = set()
@@ -162,6 +163,10 @@ class Tree:
             nodes.append(node)
         return nodes[::-1]
 
+    def length(self, node: int) -> int:
+        """Tokens of the solution up to a node; the prompt is not counted."""
+        return self._lengths[node]
+
     def step_ids(self, node: int) -> TokenIds:
         """A node's own ids."""
         return tuple(self._ids[self.ids_start[node] : self.ids_end[node]].tolist())
@@ -212,6 +217,10 @@ class Tree:
             tree._seeds = {(int(a), int(b)) for a, b in data["seeds"]}
         tree._state_counts = np.zeros((tree._capacity, len(OUTCOMES)), np.int64)
         np.add.at(tree._state_counts, tree.state, tree.counts)
+        own = (tree.ids_end - tree.ids_start).tolist()
+        tree._lengths = [0]
+        for node in range(1, tree.size):
+            tree._lengths.append(tree._lengths[int(tree.parent[node])] + own[node])
         tree._nodes_of_key = {}
         tree._states = {}
         for node in range(tree.size):
@@ -231,6 +240,7 @@ class Tree:
         self._store_ids(node, ids)
         self._keys[node] = key
         self.parent[node] = parent
+        self._lengths.append(0 if parent == NONE else self._lengths[parent] + len(ids))
         for name in ("first_child", "last_child", "next_sibling"):
             getattr(self, name)[node] = NONE
         self.depth[node] = 0 if parent == NONE else self.depth[parent] + 1

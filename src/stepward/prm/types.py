@@ -193,6 +193,11 @@ class Prefix:
         """What an engine continues."""
         return self.prompt_ids + self.solution_ids
 
+    @property
+    def num_tokens(self) -> int:
+        """How many those are; joining them for it would cost more than the rest of a request."""
+        return len(self.prompt_ids) + len(self.solution_ids)
+
 
 @dataclass(frozen=True, slots=True)
 class Sampler:

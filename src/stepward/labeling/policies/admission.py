@@ -32,19 +32,21 @@ def check_request(request: SampleRequest, context_length: int, vocab_size: int) 
 
 def check_prefix(prefix: Prefix, continuation: TokenIds, what: str, most: int, vocab_size: int) -> None:
     """Raise EngineError where prefix and continuation do not fit the model; ``what`` begins the message."""
-    ids = prefix.token_ids + continuation
-    if not prefix.token_ids:
+    number = prefix.num_tokens + len(continuation)
+    if not prefix.num_tokens:
         raise EngineError(f"{what}: the prefix has no token; a prompt needs at least one")
-    if len(ids) > most:
+    if number > most:
         raise EngineError(
-            f"{what}: {len(ids)} tokens do not fit, at most {most} do; prompts are never cut. Drop the problem, or "
+            f"{what}: {number} tokens do not fit, at most {most} do; prompts are never cut. Drop the problem, or "
             "use a shorter prompt template or a model with a longer context"
         )
-    if min(ids) < 0 or max(ids) >= vocab_size:
-        bad = next(i for i in ids if not 0 <= i < vocab_size)
-        raise EngineError(
-            f"{what}: id {bad} is not in the model's vocabulary of {vocab_size}; encode with the policy's own tokenizer"
-        )
+    for ids in (prefix.prompt_ids, prefix.solution_ids, continuation):
+        if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+            bad = next(i for i in ids if not 0 <= i < vocab_size)
+            raise EngineError(
+                f"{what}: id {bad} is not in the model's vocabulary of {vocab_size}; encode with the policy's own "
+                "tokenizer"
+            )
 
 
 def sampler_faults(sampler: Sampler) -> list[str]:

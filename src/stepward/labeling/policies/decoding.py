@@ -52,7 +52,7 @@ class Row:
 
 def new_row(request: SampleRequest, context_length: int) -> Row:
     """A row for a checked request."""
-    limit = min(request.sampler.max_tokens, context_length - len(request.prefix.token_ids))
+    limit = min(request.sampler.max_tokens, context_length - request.prefix.num_tokens)
     return Row(request, limit, tuple(s.encode() for s in request.sampler.stop))
 
 
@@ -92,11 +92,12 @@ class Decoder:
     def admit(self, rows: Sequence[Row]) -> None:
         """Take rows into the batch, at most as many as there are free places."""
         # The last id of a prefix is the first decode step's input, so logits come from one place only.
-        contexts = {row.request.prefix.token_ids[:-1]: row.request.prefix.prompt_ids for row in rows}
-        sources = self._prefill(contexts)
+        entering = [row.request.prefix.token_ids[:-1] for row in rows]
+        sources = self._prefill(
+            dict(zip(entering, (row.request.prefix.prompt_ids for row in rows), strict=True))
+        )
         self.rows.extend(rows)
         self._batch = None
-        entering = [row.request.prefix.token_ids[:-1] for row in rows]
         self._cache.enter([(sources.get(context), len(context)) for context in entering])
 
     @torch.inference_mode()

@@ -61,7 +61,7 @@ class ScriptedPolicy:
                 f"sampling problem {prefix.problem_id}: the script has no continuation after {so_far[-80:]!r}"
             )
         text = texts[derive_seed(request.seed, "script") % len(texts)]
-        room = self.context_length - len(prefix.token_ids)
+        room = self.context_length - prefix.num_tokens
         if room < request.sampler.max_tokens:
             request = replace(request, sampler=replace(request.sampler, max_tokens=room))
         return completed(request, self.tokenizer, self.tokenizer.encode(text), FinishReason.STOP)

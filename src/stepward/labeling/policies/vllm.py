@@ -105,7 +105,7 @@ class VllmPolicy:
             output = await self._engine.generate(list(prefix.token_ids + continuation), params)
         except _Poison as fault:
             raise EngineError(f"{what}: {fault}", retryable=True) from fault
-        rows = output.prompt_logprobs[len(prefix.token_ids) :]
+        rows = output.prompt_logprobs[prefix.num_tokens :]
         scored = zip(continuation, rows, strict=True)
         return tuple(round(float(row[i].logprob), 4) + 0.0 for i, row in scored)
 
@@ -125,7 +125,7 @@ def sampling_params(request: SampleRequest, tokenizer: Tokenizer, context_length
         top_p=sampler.top_p,
         top_k=sampler.top_k,
         min_p=sampler.min_p,
-        max_tokens=min(sampler.max_tokens, context_length - len(request.prefix.token_ids)),
+        max_tokens=min(sampler.max_tokens, context_length - request.prefix.num_tokens),
         stop=list(sampler.stop),
         stop_token_ids=sorted(tokenizer.eos_ids),
         include_stop_str_in_output=True,

@@ -109,7 +109,7 @@ class VllmServerPolicy:
         scored = choice.get("prompt_logprobs")
         if not isinstance(scored, list) or len(cast(list[Any], scored)) != len(ids):
             raise EngineError(f"{what}: the server gave no prompt_logprobs; it must be vLLM 0.11 or later")
-        start = len(prefix.token_ids)
+        start = prefix.num_tokens
         rows = cast(list[Json], scored[start:])
         try:
             return tuple(

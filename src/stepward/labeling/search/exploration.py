@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from stepward.labeling.search.growth import OutOfTokens, TokenMeter
 from stepward.labeling.search.scoring import ScoreQueue
+from stepward.labeling.together import together
 from stepward.labeling.tree import ROOT, Tree
 from stepward.prm.errors import EngineError, ModelError
 from stepward.prm.policy import Policy, SampleRequest
@@ -103,10 +104,11 @@ class Exploration:
         separator = self.step_format.separator
         stop = (*self.sampler.stop, *((separator,) if separator and not block_tokens else ()))
         limit = block_tokens or self.max_step_tokens
-        jobs = [
-            (node, replace(self.sampler, max_tokens=min(limit, self.room(node)), stop=stop))
-            for _, node in turns
-        ]
+        samplers = {
+            node: replace(self.sampler, max_tokens=min(limit, self.room(node)), stop=stop)
+            for node in {node for _, node in turns}
+        }
+        jobs = [(node, samplers[node]) for _, node in turns]
         children: list[list[int]] = [[] for _ in wanted]
         rollouts = await self._draw(jobs, "block" if block_tokens else "step", scored)
         for (entry, node), rollout in zip(turns, rollouts, strict=False):
@@ -224,7 +226,7 @@ class Exploration:
 
     def length(self, node: int) -> int:
         """Tokens of the solution up to a node."""
-        return int(sum(self.tree.ids_end[n] - self.tree.ids_start[n] for n in self.tree.path(node)[1:]))
+        return self.tree.length(node)
 
     def room(self, node: int) -> int:
         """Tokens that the solution may still have, by the sampler and by the context."""
@@ -282,21 +284,16 @@ class Exploration:
         requests: list[SampleRequest] = []
         # Log-probabilities cost the engine work, and only this step format is cut by them.
         doubtful = self.step_format.delimiter == "low_confidence"
+        prefixes = {node: self.tree.prefix(node) for node in {node for node, _ in wave}}
         for node, sampler in wave:
             index = self._drawn.get(node, 0)
             self._drawn[node] = index + 1
             seed = derive_seed(self.seed, self.problem.id, kind, node, index)
-            requests.append(
-                SampleRequest(self.tree.prefix(node), sampler, seed, index, want_logprobs=doubtful)
-            )
+            requests.append(SampleRequest(prefixes[node], sampler, seed, index, want_logprobs=doubtful))
         self.meter.reserve(reserved)
         rollouts: list[Rollout] = []
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self.policy.sample(r)) for r in requests]
-            rollouts = [t.result() for t in tasks]
-        except ExceptionGroup as faults:
-            raise faults.exceptions[0] from faults
+            rollouts = await together([self.policy.sample(r) for r in requests])
         finally:
             used = sum(len(r.token_ids) for r in rollouts)
             self.meter.spend(reserved, used)

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from stepward.labeling.together import together
 from stepward.labeling.tree import ROOT, Signature, Tree
 from stepward.prm.policy import Policy, SampleRequest
 from stepward.prm.seeds import derive_seed
@@ -176,8 +177,7 @@ class Grower:
         return self.policy.tokenizer.decode(self.tree.prefix(node).solution_ids)
 
     def _left(self, node: int) -> int:
-        used = int(sum(self.tree.ids_end[n] - self.tree.ids_start[n] for n in self.tree.path(node)[1:]))
-        return max(1, self.sampler.max_tokens - used)
+        return max(1, self.sampler.max_tokens - self.tree.length(node))
 
     async def _draw(self, node: int, sampler: Sampler, seeds: Sequence[int]) -> list[Rollout]:
         most = sampler.max_tokens * len(seeds)
@@ -186,11 +186,7 @@ class Grower:
         requests = [SampleRequest(prefix, sampler, s, i, want_logprobs=True) for i, s in enumerate(seeds)]
         rollouts: list[Rollout] = []
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self.policy.sample(r)) for r in requests]
-            rollouts = [t.result() for t in tasks]
-        except ExceptionGroup as faults:
-            raise faults.exceptions[0] from faults
+            rollouts = await together([self.policy.sample(r) for r in requests])
         finally:
             self.meter.spend(most, sum(len(r.token_ids) for r in rollouts))
         return rollouts
