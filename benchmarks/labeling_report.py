@@ -231,12 +231,21 @@ def bookkeeping_rows(figures: dict[str, Any]) -> list[Row]:
         for name, value in figures["cpu_ms_a_rollout"].items()
     ]  # fmt: skip
     few, many = figures["cpu_ms_a_problem_in_flight"].items()
+    full, most = figures["engine_cpu_ms_a_problem_in_flight"].items()
     return [
         *rows,
         Row(
-            f"bookkeeping: CPU ms a problem, {many[0]} in flight against {few[0]}",
+            f"bookkeeping: CPU ms a problem without an engine, {many[0]} in flight against {few[0]}",
             many[1],
             few[1],
+            1.1,
+            True,
+            True,
+        ),
+        Row(
+            f"bookkeeping: CPU ms a problem with the embedded engine, {most[0]} in flight against {full[0]}",
+            most[1],
+            full[1],
             1.1,
             True,
             True,

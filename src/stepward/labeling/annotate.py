@@ -37,6 +37,9 @@ from stepward.prm.types import (
     Verdict,
 )
 
+_Known = dict[tuple[object, TokenIds, FinishReason], Rollout]
+"""A rollout that was graded, by the state that it goes on from, its ids and why it ended."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProblemResult:
@@ -227,10 +230,10 @@ async def _run_allocation(
     """Draw what the allocation asks for, round by round. Returns draws that a replay log could not serve.
 
     A solution is given up where none of its first rollouts can be judged: the others would not be either. Rollouts
-    that say the same from the same place are independent draws, but are graded once.
+    that say the same from the same place are independent draws, but are graded once and share their ids and text.
     """
     exhausted = 0
-    known: dict[tuple[object, TokenIds, FinishReason], Rollout] = {}
+    known: _Known = {}
     while asked := plan.allocation.next_draws([w.evidence(on_policy, plan) for w in works]):
         lost = [given_up(w.outcomes, plan.unfinished_as_wrong) for w in works]
         draws = [d for d in asked if not lost[d.solution]]
@@ -238,25 +241,38 @@ async def _run_allocation(
             break
         requests = _requests(problem, plan, works, draws)
         drawn = await draw_all(engines.completer, requests)
+        exhausted += sum(r is None for r in drawn)
         for draw, request, rollout in zip(draws, requests, drawn, strict=True):
-            if rollout is None:
-                exhausted += 1
-                continue
-            work = works[draw.solution]
-            state = work.nodes[draw.prefix] if work.nodes else (draw.solution, draw.prefix)
-            key = (state, rollout.token_ids, rollout.finish_reason)
-            same = known.get(key) if rollout.outcome is None else None
-            if same is not None:
-                judged = replace(rollout, outcome=same.outcome, answer=same.answer)
-            else:
-                text = engines.completer.tokenizer.decode(request.prefix.solution_ids + rollout.token_ids)
-                judged = await graded(reference, rollout, text, engines.grader)
-                if rollout.outcome is None and judged.outcome in (Outcome.RIGHT, Outcome.WRONG):
-                    known[key] = judged
-            work.add(draw.prefix, judged)
+            if rollout is not None:
+                await _take(works[draw.solution], draw, request, rollout, reference, engines, known)
         if all(r is None for r in drawn):
             break
     return exhausted
+
+
+async def _take(
+    work: _Work,
+    draw: Draw,
+    request: SampleRequest,
+    rollout: Rollout,
+    reference: Problem,
+    engines: Engines,
+    known: _Known,
+) -> None:
+    """Grade a rollout, unless its like is known, and add it to its solution."""
+    state = work.nodes[draw.prefix] if work.nodes else (draw.solution, draw.prefix)
+    key = (state, rollout.token_ids, rollout.finish_reason)
+    same = known.get(key) if rollout.outcome is None else None
+    if same is not None:
+        judged = replace(
+            rollout, token_ids=same.token_ids, text=same.text, outcome=same.outcome, answer=same.answer
+        )
+    else:
+        text = engines.completer.tokenizer.decode(request.prefix.solution_ids + rollout.token_ids)
+        judged = await graded(reference, rollout, text, engines.grader)
+        if rollout.outcome is None and judged.outcome in (Outcome.RIGHT, Outcome.WRONG):
+            known[key] = judged
+    work.add(draw.prefix, judged)
 
 
 def _requests(
