@@ -28,6 +28,7 @@ def test_a_golden_tree_has_the_visits_and_means_computed_by_hand():
     assert tree.path(2) == [0, 1, 2]
     assert tree.prefix(2).token_ids == (9, 9, 1, 2, 3)
     assert tree.prefix(2).num_steps == 2
+    assert [tree.length(n) for n in range(4)] == [0, 2, 3, 1]
     assert list(tree.children(ROOT)) == [1, 3]
 
 
@@ -82,6 +83,7 @@ def test_a_chain_of_5000_steps_is_made_stored_and_loaded_without_recursion(tmp_p
     assert loaded.draws[node] == 1
     new, is_new = loaded.add_child(node, (1,), seed=1)
     assert (new, is_new) == (5001, True)
+    assert (loaded.length(node), loaded.length(new)) == (10000, 10001)
 
 
 def test_a_step_without_ids_is_refused_by_name():
