@@ -11,7 +11,10 @@ problems in flight hold were walked through again and again, 8 % of the CPU that
 
 @contextmanager
 def at_rest() -> Iterator[None]:
-    """Leave what is loaded now out of full collections: with torch loaded, one costs as much as grading 100 texts."""
+    """Leave what is loaded now out of collections, and collect young objects only every ``YOUNG``.
+
+    With torch loaded, one full collection costs as much as grading 100 texts.
+    """
     young, *older = gc.get_threshold()
     gc.collect()
     gc.freeze()
