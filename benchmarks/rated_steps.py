@@ -1,0 +1,148 @@
+r"""The step verifiers on PRM800K's human ratings of single steps (Lightman et al., 2023, https://arxiv.org/abs/2305.20050).
+
+    python -m benchmarks.rated_steps FILES [--folds 2 3 4] [--data FOLDER] [--out FLAGS.jsonl]
+
+FILES are Parquet files of PRM800K with a row for each rated completion: ``instruction`` (the problem), ``responses``
+(the steps before it), ``next_response``, ``rating`` (-1 wrong, 0 neutral, 1 right), as in the Hub's
+``Birchlabs/openai-prm800k-stepwise-critic`` (MIT). Prints one JSON object.
+
+A case is a problem, its steps before, and one rated step, counted once however often it was rated; cases whose
+ratings disagree, whose step a labeler wrote, or whose steps before hold one that was rated wrong are left out. It is
+flagged where its step is the first that either verifier refutes; the flag is true where the rating is -1. Wrong steps
+are far more frequent here than in whole solutions, so the precision is also given at the mix of ProcessBench's
+gsm8k and math: so many right steps for each wrong one as its judged steps have. Folds are those of ``benchmarks.steps``.
+"""
+
+import argparse
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from benchmarks.public_data import data_folder
+from benchmarks.steps import UNSEEN, fold_of, rows, verdicts_of, wilson
+from stepward.prm.types import VerdictKind
+from stepward.verifiers.algebra import Algebra
+from stepward.verifiers.arithmetic import Arithmetic
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One step that people rated, after steps that nobody rated wrong.
+
+    Attributes:
+        problem: The statement.
+        steps: The steps before it and, last, the rated one.
+        wrong: Whether it was rated -1.
+    """
+
+    problem: str
+    steps: tuple[str, ...]
+    wrong: bool
+
+
+def cases(files: Sequence[Path], folds: Iterable[int]) -> list[Case]:
+    """The cases of those folds, sorted by problem and steps."""
+    ratings: dict[tuple[str, tuple[str, ...]], set[float | None]] = {}
+    chosen = set(folds)
+    for file in files:
+        table = pl.read_parquet(file, columns=["instruction", "responses", "next_response", "rating"])
+        for problem, before, step, rating in table.iter_rows():
+            if fold_of(problem) in chosen:
+                ratings.setdefault((problem, (*before, step)), set()).add(rating)
+    wrong = {key for key, found in ratings.items() if -1 in found}
+    return [
+        Case(problem, steps, rating == {-1})
+        for (problem, steps), rating in sorted(ratings.items())
+        if None not in rating
+        and len({value == -1 for value in rating}) == 1
+        and not any((problem, steps[:end]) in wrong for end in range(1, len(steps)))
+    ]
+
+
+def right_steps_for_each_wrong(data: Path) -> float:
+    """Judged steps of ProcessBench's gsm8k and math that are right, for each that is labelled the first error."""
+    counts: Counter[bool] = Counter()
+    for subset in ("gsm8k", "math"):
+        for row in rows(data / "processbench" / f"{subset}.jsonl"):
+            counts[False] += row["label"] if row["label"] >= 0 else len(row["steps"])
+            counts[True] += row["label"] >= 0
+    return counts[False] / counts[True]
+
+
+async def _judge(part: Sequence[Case]) -> list[dict[str, Any] | None]:
+    members = (Arithmetic(), Algebra())
+    found: list[dict[str, Any] | None] = []
+    for case in part:
+        refuted = [
+            (index, verdict)
+            for index, step in enumerate(await verdicts_of(members, case.problem, case.steps))
+            for verdict in step
+            if verdict.kind is VerdictKind.REFUTED
+        ]
+        if not refuted or refuted[0][0] != len(case.steps) - 1:
+            found.append(None)
+            continue
+        found.append(
+            {"wrong": case.wrong, "by": refuted[0][1].verifier, "claim": refuted[0][1].evidence,
+             "problem": case.problem, "steps": case.steps}
+        )  # fmt: skip
+    return found
+
+
+def judge(part: Sequence[Case]) -> list[dict[str, Any] | None]:
+    """What each case's flag rests on; None where its step is not the first that is refuted."""
+    return asyncio.run(_judge(part))
+
+
+def _batches(found: Sequence[Case], size: int = 400) -> Iterator[Sequence[Case]]:
+    for start in range(0, len(found), size):
+        yield found[start : start + size]
+
+
+def measure(
+    files: Sequence[Path], folds: Sequence[int], data: Path
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The figures, and every flag."""
+    read = cases(files, folds)
+    with ProcessPoolExecutor() as pool:
+        flags = [flag for part in pool.map(judge, _batches(read)) for flag in part if flag]
+    errors = sum(case.wrong for case in read)
+    true = sum(flag["wrong"] for flag in flags)
+    false = len(flags) - true
+    mix = right_steps_for_each_wrong(data)
+    caught, disturbed = true / errors, false / (len(read) - errors)
+    report = {
+        "folds": sorted(folds), "problems": len({case.problem for case in read}),
+        "cases": len(read), "rated_wrong": errors, "true": true, "false": false,
+        "precision": round(true / len(flags), 4), "precision_wilson": wilson(true, len(flags)),
+        "recall": round(caught, 4), "recall_wilson": wilson(true, errors),
+        "right_steps_for_each_wrong_in_processbench": round(mix, 2),
+        "precision_at_that_mix": round(caught / (caught + mix * disturbed), 4),
+        "by": dict(Counter(f"{flag['by']} {'true' if flag['wrong'] else 'false'}" for flag in flags)),
+    }  # fmt: skip
+    return report, flags
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--folds", type=int, nargs="+", default=list(UNSEEN))
+    parser.add_argument("--data", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=None, help="every flag, one JSON object a line")
+    arguments = parser.parse_args()
+    report, flags = measure(arguments.files, arguments.folds, arguments.data or data_folder())
+    if arguments.out:
+        arguments.out.write_text("".join(json.dumps(flag, ensure_ascii=False) + "\n" for flag in flags))
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()
