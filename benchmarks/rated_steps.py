@@ -10,7 +10,7 @@ A case is a problem, its steps before, and one rated step, counted once however 
 ratings disagree, whose step a labeler wrote, or whose steps before hold one that was rated wrong are left out. It is
 flagged where its step is the first that either verifier refutes; the flag is true where the rating is -1. Wrong steps
 are far more frequent here than in whole solutions, so the precision is also given at the mix of ProcessBench's
-gsm8k and math: so many right steps for each wrong one as its judged steps have. Folds are those of ``benchmarks.steps``.
+gsm8k and math: so many right steps for each wrong one as its judged steps have. Folds as in ``benchmarks.steps``.
 """
 
 import argparse

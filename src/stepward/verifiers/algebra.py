@@ -19,24 +19,27 @@ from stepward.verifiers.claims.decisions import MAX_BEYOND_LIMITS, Decision, Tru
 from stepward.verifiers.claims.derivations import (
     decide_derivation,
     has_several_roots,
+    holds_by,
+    in_one_unknown,
     order_question,
     states_value,
 )
 from stepward.verifiers.claims.identities import decide_identity
 from stepward.verifiers.claims.integers import decide_congruences, decide_integers
+from stepward.verifiers.claims.operands import Operand
 from stepward.verifiers.claims.reading import MAX_CHARS
-from stepward.verifiers.claims.statements import MAX_LINK_CHARS, Statement, statements_of
+from stepward.verifiers.claims.statements import TAIL_CHARS, Statement, is_alternative, statements_of
 from stepward.verifiers.workers import CallResult, Supervisor, shared
 
 NAME = "algebra"
-VERSION = "1"
+VERSION = "2"
 CPU_S = 1.0
 """CPU seconds that workers may spend on one step but for the last question; none is asked after a fault."""
 
 _NOTHING = "no claim about unknowns was read"
 _MODULE = "stepward.verifiers.claims.symbolic"
-_TAIL = MAX_LINK_CHARS * 4
-_ALTERNATIVES = re.compile(r"\b(?:or|and)\b|;")
+_STEPS_BACK = 40
+_LETTERS = re.compile(r"[^\W\d_]")
 _ANOTHER_VALUE = re.compile(r"[\s$\\()\[\],;]*(?:\\text\{\s*)?(?:or|and|,)\s*\}?[\s$\\()\[\],;]*\Z")
 
 
@@ -53,14 +56,15 @@ class Reading:
     questions: tuple[Question, ...]
 
 
-def read_step(text: str, before: Sequence[str] = ()) -> Reading:
+def read_step(text: str, before: Sequence[str] = (), problem: str = "") -> Reading:
     """Read a step and decide what needs no worker.
 
     Args:
         text: The step.
         before: The steps before it: it may go on from the last statement of the last one.
+        problem: The problem's text: an equation of it may be used.
     """
-    last = before[-1][-_TAIL:] if before else ""
+    last = before[-1][-TAIL_CHARS:] if before else ""
     statements = statements_of(text)
     earlier: tuple[Statement, ...] = statements_of(last) if statements and last else ()
     found: list[Decision] = []
@@ -72,7 +76,9 @@ def read_step(text: str, before: Sequence[str] = ()) -> Reading:
         if beyond >= MAX_BEYOND_LIMITS:
             break
         for claim in statement.claims:
-            beyond += _append(found, _bounded(partial(decide_identity, claim, text), claim.start, claim.end))
+            identity = _bounded(partial(decide_identity, claim, text), claim.start, claim.end)
+            if not _is_used(identity, (claim.left, claim.right), statements[:index], before, problem):
+                beyond += _append(found, identity)
         found.extend(decide_congruences(statement, text))
         if index:
             row, at, whole = statements, index - 1, text
@@ -80,6 +86,8 @@ def read_step(text: str, before: Sequence[str] = ()) -> Reading:
         elif earlier:
             row, at, whole = earlier, len(earlier) - 1, last
             between = last[row[at].end :] + "\n" + text[: statement.start]
+            if len(row) == 1 and not _LETTERS.search(between) and in_one_unknown(row[at]):
+                between = " so "  # A step that is but the next line of a calculation.
         else:
             continue
         first = row[at]
@@ -90,10 +98,13 @@ def read_step(text: str, before: Sequence[str] = ()) -> Reading:
             and _ANOTHER_VALUE.match(between)
         ):
             first, between, statement = origin, " so ", _apart(statement)
-        elif _is_alternative(row, at, whole):
+        elif is_alternative(row, at, whole):
             origin = None
             continue
         made = _bounded(partial(decide_derivation, first, statement, between), statement.start, statement.end)
+        known = [s for s in statements[:index] if s is not first]
+        if _is_used(made, statement.parts, known, before[:-1] if row is earlier else before, problem):
+            made = None
         beyond += _append(found, made)
         origin = first if made is not None and states_value(statement) and has_several_roots(first) else None
         if made is None and (question := order_question(first, statement, between)) is not None:
@@ -102,19 +113,25 @@ def read_step(text: str, before: Sequence[str] = ()) -> Reading:
     return Reading(tuple(sorted(found, key=lambda d: d.start)), tuple(questions))
 
 
+def _is_used(
+    made: Decision | None,
+    parts: Sequence[Operand],
+    beside: Sequence[Statement],
+    before: Sequence[str],
+    problem: str,
+) -> bool:
+    """Whether a refuted equation holds all the same at every root of an equation stated earlier: it was used."""
+    if made is None or made.truth is not Truth.FALSE or len(parts) != 2:
+        return False
+    earlier = (statement for text in (*before[-_STEPS_BACK:], problem) for statement in statements_of(text))
+    return any(holds_by(parts, statement) for statement in (*beside, *earlier))
+
+
 def _apart(statement: Statement) -> Statement:
     """The statement without the doubt that it stands behind ``or``: here that joins values of one unknown."""
     claim = statement.claims[0]
     beside = claim.doubt in ("'or' stands beside it", "'and' stands beside it")
     return replace(statement, claims=(replace(claim, doubt=""),)) if beside else statement
-
-
-def _is_alternative(statements: Sequence[Statement], index: int, text: str) -> bool:
-    """Whether a statement is the last of several that were given side by side."""
-    if not index:
-        return False
-    between = text[statements[index - 1].end : statements[index].start]
-    return len(between) < 60 and _ALTERNATIVES.search(between) is not None
 
 
 def _append(found: list[Decision], made: Decision | None) -> bool:
@@ -132,10 +149,12 @@ def _bounded(decide: Callable[[], Decision | None], start: int, end: int) -> Dec
         return Decision(start, end, Truth.OPEN, Reason.UNSUPPORTED, str(fault), beyond=True)
 
 
-def verify_step(text: str, before: Sequence[str] = ()) -> Verdict:
+def verify_step(text: str, before: Sequence[str] = (), problem: str = "") -> Verdict:
     """The verdict on one step without asking workers; arguments as ``read_step``."""
     began = time.process_time()
-    return verdict_of(read_step(text, before).decisions, NAME, VERSION, began=began, nothing=_NOTHING)
+    return verdict_of(
+        read_step(text, before, problem).decisions, NAME, VERSION, began=began, nothing=_NOTHING
+    )
 
 
 def decision_of(question: Question, result: CallResult, text: str) -> Decision:
@@ -173,11 +192,11 @@ class Algebra:
 
     async def verify(self, problem: Problem, steps: Sequence[str]) -> list[tuple[Verdict, ...]]:
         """One verdict a step, each with the span of the claim that it rests on."""
-        return [(await self._one(text, steps[:i]),) for i, text in enumerate(steps)]
+        return [(await self._one(text, steps[:i], problem.text),) for i, text in enumerate(steps)]
 
-    async def _one(self, text: str, before: Sequence[str]) -> Verdict:
+    async def _one(self, text: str, before: Sequence[str], problem: str) -> Verdict:
         began = time.process_time()
-        reading = read_step(text, before)
+        reading = read_step(text, before, problem)
         local_s = time.process_time() - began
         decisions, spent_s = list(reading.decisions), 0.0
         if self.workers and not any(d.truth is Truth.FALSE for d in decisions):

@@ -7,7 +7,7 @@ text allows. Where a reading is open the verdict is unknown, with the reason.
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -20,11 +20,13 @@ from stepward.verifiers.claims.decisions import MAX_BEYOND_LIMITS, Decision, Tru
 from stepward.verifiers.claims.exact import Sides, compare, last_place, parse, rational
 from stepward.verifiers.claims.named import decide_named
 from stepward.verifiers.claims.orders import ORDERS, decide_order
-from stepward.verifiers.claims.reading import Claim, claims_of
-from stepward.verifiers.claims.statements import statements_of
+from stepward.verifiers.claims.reading import Claim, claims_of, is_modular, sentence_of
+from stepward.verifiers.claims.reading import moduli as moduli_of
+from stepward.verifiers.claims.restated import claims_again
+from stepward.verifiers.claims.statements import TAIL_CHARS, statements_of
 
 NAME = "arithmetic"
-VERSION = "2"
+VERSION = "3"
 
 # Quotients of two units of one kind, or of a percentage and a share.
 _CONVERSIONS = frozenset(
@@ -32,14 +34,15 @@ _CONVERSIONS = frozenset(
 )
 
 
-def decide(claim: Claim, text: str) -> Decision:
+def decide(claim: Claim, text: str, moduli: Collection[int] = ()) -> Decision:
     """Decide one claim of a step.
 
     Args:
         claim: From ``claims_of(text)``.
         text: The step.
+        moduli: Numbers by which the problem or an earlier step divides with remainder.
     """
-    equation = shown(text, claim.start, claim.end)
+    equation = _written(claim, text)
     try:
         left, right = parse(claim.left.text), parse(claim.right.text)
         if any(isinstance(n, Symbol) and n.name != "pi" for side in (left, right) for n in walk(side)):
@@ -60,7 +63,11 @@ def decide(claim: Claim, text: str) -> Decision:
         return Decision(
             claim.start, claim.end, Truth.TRUE, evidence=f"{equation} is true to the stated precision"
         )
-    doubt = claim.doubt or _doubt(claim, sides, equation, unit) or _other_reading(claim)
+    doubt = (
+        _congruence(claim, sides, text, moduli)
+        or _doubt(claim, sides, equation, unit)
+        or _other_reading(claim)
+    )
     values = f"{claim.left.text} is {_shown(sides.left)}"
     if claim.right.computed:
         values += f" and {claim.right.text} is {_shown(sides.right)}"
@@ -71,6 +78,14 @@ def decide(claim: Claim, text: str) -> Decision:
     return Decision(claim.start, claim.end, Truth.FALSE, evidence=f"{equation} is false: {values}")
 
 
+def _written(claim: Claim, text: str) -> str:
+    """The claim as its step writes it; one that words make, as an equation."""
+    if claim.start > claim.left.start:
+        left = shown(text, claim.left.start, claim.left.end)
+        return f"{left} = {shown(text, claim.right.start, claim.right.end)}"
+    return shown(text, claim.start, claim.end)
+
+
 def _doubt(claim: Claim, sides: Sides, equation: str, unit: Fraction) -> str:
     """Why an equality that does not hold may still be meant otherwise."""
     left, right = sides.left, sides.right
@@ -79,9 +94,9 @@ def _doubt(claim: Claim, sides: Sides, equation: str, unit: Fraction) -> str:
     units = claim.left.units + claim.right.units
     apart = abs(left - right)
     largest = max(abs(left), abs(right))
-    if left == -right:
+    if left == -right and any(_OPEN_SIGN.search(side.text) for side in (claim.left, claim.right)):
         return "only the sign differs"
-    if apart < 1 and (left.denominator != 1) != (right.denominator != 1):
+    if apart < 1 and _may_be_rounded(claim, sides):
         return "a whole number may be rounded"
     if sides.irrational and apart * 50 < largest:
         return "it may be rounded"
@@ -118,6 +133,42 @@ def _doubt(claim: Claim, sides: Sides, equation: str, unit: Fraction) -> str:
     return ""
 
 
+# A difference of two numbers, of which the size may be meant, or a sign that a power may take in.
+_OPEN_SIGN = re.compile(r"\A[\d.]+ - [\d.]+\Z|- [\d.]+ \^")
+_QUOTIENT = re.compile(r"\A(?:[\d.]+ / [\d.]+|\\frac \{ [\d.]+ \} \{ [\d.]+ \})\Z")
+
+
+def _may_be_rounded(claim: Claim, sides: Sides) -> bool:
+    """Whether one side is a plain whole number near the other, or what a division without remainder leaves."""
+    pairs = ((claim.left, sides.left, sides.right), (claim.right, sides.right, sides.left))
+    for operand, whole, other in pairs:
+        assert whole is not None
+        assert other is not None
+        if whole.denominator != 1 or other.denominator == 1:
+            continue
+        counterpart = claim.right if operand is claim.left else claim.left
+        near = abs(whole - other) * 10 <= abs(other)
+        if operand.computed:  # "7 + 9 + 1 = 17.50": its terms may be rounded.
+            if near and "." not in operand.text and not counterpart.computed:
+                return True
+        elif near or _QUOTIENT.match(counterpart.text):
+            return True
+    return False
+
+
+def _congruence(claim: Claim, sides: Sides, text: str, moduli: Collection[int]) -> str:
+    """Why a claim may be in doubt: a congruence may be meant, or what its reader found."""
+    assert sides.left is not None
+    assert sides.right is not None
+    gap = sides.left - sides.right
+    near = moduli_of(sentence_of(claim, text))
+    if gap.denominator == 1 and any(gap.numerator % n == 0 for n in (*moduli, *near)):
+        return claim.doubt or "a congruence may be meant"
+    if near and gap.denominator == 1 and is_modular(claim.doubt):
+        return ""  # Not even as a congruence does it hold.
+    return claim.doubt
+
+
 def _runs_on(claim: Claim, left: Fraction) -> bool:
     """Whether what stands behind the sign begins with the left value: ``5 + 3 = 8 * 2``."""
     head = re.match(r"[({ ]*([\d.]+)", claim.right.text)
@@ -130,9 +181,20 @@ def _runs_on(claim: Claim, left: Fraction) -> bool:
 _MIXED = re.compile(r"(?<![\d.])(\d+) (\\frac (?:\{ \d+ \} \{ \d+ \}|\d\d?(?: \d)?(?![\d ]*\.))|\d+ / \d+)")
 
 
+_LOST_EXPONENTS = re.compile(r"(?<![\d.])(\d)(\d)(?![\d.])")
+
+
 def _other_reading(claim: Claim) -> str:
-    """Why a claim that is false may be true where numbers beside fractions are read the other way."""
+    """Why a claim that is false may be true where its numbers are read another way."""
     texts = [side.text for side in (claim.left, claim.right)]
+    digits = {m[1] for text in texts for m in _LOST_EXPONENTS.finditer(text)}
+    if len(digits) == 1 and digits.isdisjoint("01") and not re.search(r"[\^\\]", " ".join(texts)):
+        try:
+            sides = compare(*(parse(_LOST_EXPONENTS.sub(r"\1 ^ \2", text)) for text in texts))
+        except Unreadable:
+            return ""
+        if sides.equal:
+            return "its exponents may be lost: 23 for 2^3"
     if not any(_MIXED.search(text) for text in texts):
         return ""
     for mended in (r"\1 * \2", r"( \1 + \2 )"):
@@ -184,18 +246,28 @@ def _shown(value: Fraction) -> str:
     return f"{value.numerator}/{value.denominator} = {float(value):.8g}"
 
 
-def verify_step(text: str, *, problem: str = "", known: Mapping[str, Fraction] | None = None) -> Verdict:
+def verify_step(
+    text: str,
+    before: Sequence[str] = (),
+    *,
+    problem: str = "",
+    known: Mapping[str, Fraction] | None = None,
+    moduli: Collection[int] = (),
+) -> Verdict:
     """The verdict on one step: refuted by its first false claim.
 
     Args:
         text: The step.
+        before: The steps before it: it may restate the value that the last one ends in.
         problem: The problem's text; one that defines an operation gives ``*`` another meaning.
         known: Values of letters, from the problem and the steps before.
+        moduli: Numbers by which the problem and the steps before divide with remainder.
     """
     began = time.process_time()
     decisions: list[Decision] = []
     beyond = 0
     operation = _OPERATION.search(problem) is not None
+    moduli = {*moduli, *moduli_of(text)}
     for claim in claims_of(text, every=True):
         if beyond >= MAX_BEYOND_LIMITS:
             break
@@ -206,7 +278,7 @@ def verify_step(text: str, *, problem: str = "", known: Mapping[str, Fraction] |
         elif claim.relation not in ("=", "≈"):
             continue
         else:
-            made = decide(claim, text)
+            made = decide(claim, text, moduli)
             if made.truth is Truth.OPEN and made.reason is Reason.UNSUPPORTED and known and not made.beyond:
                 made = _with_values(claim, text, known) or made
             if operation and made.truth is Truth.FALSE:
@@ -214,8 +286,32 @@ def verify_step(text: str, *, problem: str = "", known: Mapping[str, Fraction] |
         if made is not None:
             decisions.append(made)
             beyond += made.reason is Reason.UNSUPPORTED and made.beyond
+    if not operation:
+        decisions.extend(_restated(text, before[-1][-TAIL_CHARS:] if before else "", moduli))
     decisions = sorted([*decisions, *decide_named(text)], key=lambda d: d.start)
     return verdict_of(decisions, NAME, VERSION, began=began, nothing="no equality of numbers was read")
+
+
+def _restated(text: str, before: str, moduli: Collection[int]) -> list[Decision]:
+    """Decide what words restate; only what is false or true is kept, as the words may mean another thing."""
+    joined, shift = f"{before}\n{text}", len(before) + 1
+    found: list[Decision] = []
+    for claim in claims_again(text, before):
+        made = decide(claim, joined, moduli)
+        if made.truth is Truth.TRUE or (made.truth is Truth.FALSE and not _is_share_of(claim)):
+            found.append(replace(made, start=made.start - shift, end=made.end - shift))
+    return found
+
+
+def _is_share_of(claim: Claim) -> bool:
+    """Whether words put an amount in the place of its share: ``1/5, which is 90/5``."""
+    if not _QUOTIENT.match(claim.left.text):
+        return False
+    try:
+        share, amount = rational(parse(claim.left.text)), rational(parse(claim.right.text))
+    except Unreadable:
+        return True
+    return share is not None and amount is not None and share < 1 < amount
 
 
 def _with_values(claim: Claim, text: str, known: Mapping[str, Fraction]) -> Decision | None:
@@ -260,8 +356,13 @@ class Arithmetic:
         """One verdict a step, each with the span of the claim that it rests on."""
         values = Bindings()
         values.read(statements_of(problem.text))
+        moduli = moduli_of(problem.text)
         found: list[tuple[Verdict, ...]] = []
-        for text in steps:
-            found.append((verify_step(text, problem=problem.text, known=values.known),))
+        for index, text in enumerate(steps):
+            verdict = verify_step(
+                text, steps[:index], problem=problem.text, known=values.known, moduli=moduli
+            )
+            found.append((verdict,))
             values.read(statements_of(text))
+            moduli |= moduli_of(text)
         return found

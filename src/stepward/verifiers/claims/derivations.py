@@ -28,7 +28,7 @@ from stepward.verifiers.answers.expressions import (
 from stepward.verifiers.answers.numeric import Point, evaluate
 from stepward.verifiers.claims.calculus import Question
 from stepward.verifiers.claims.decisions import Decision, Truth
-from stepward.verifiers.claims.exact import MAX_WORK, last_place, parse, tame
+from stepward.verifiers.claims.exact import MAX_WORK, VECTORS, compare, last_place, parse, tame
 from stepward.verifiers.claims.operands import Operand
 from stepward.verifiers.claims.orders import ORDERS
 from stepward.verifiers.claims.statements import Link, Statement, link_between
@@ -37,6 +37,7 @@ from stepward.verifiers.claims.univariate import (
     equation_of,
     has_root_between,
     roots_within,
+    square_free,
     value_at,
 )
 
@@ -66,6 +67,8 @@ def decide_derivation(first: Statement, second: Statement, between: str) -> Deci
     if first.doubt or second.doubt or link_between(between) is not Link.DRAWN:
         return None
     if any(_APPLIED.search(part.text) or "%" in part.text for part in (*first.parts, *second.parts)):
+        return None
+    if VECTORS.search(first.shown) or VECTORS.search(second.shown):
         return None
     if first.relation in ORDERS and second.relation in ORDERS:
         wrong = _orders(first, second)
@@ -113,6 +116,36 @@ def states_value(statement: Statement) -> bool:
         return False
 
 
+def in_one_unknown(statement: Statement) -> bool:
+    """Whether a statement is an equation in one unknown that does more than state its value."""
+    if statement.relation != "=":
+        return False
+    try:
+        left, right = _sides(statement)
+        return not _bare(left, right) and equation_of(left, right) is not None
+    except Unreadable:
+        return False
+
+
+def holds_by(parts: Sequence[Operand], given: Statement) -> bool:
+    """Whether an equation in one unknown, as its two sides, holds at every root of another that was stated."""
+    if given.relation != "=" or given.doubt:
+        return False
+    try:
+        stated = equation_of(*_sides(given))
+        drawn = equation_of(*(parse(part.text) for part in parts))
+    except Unreadable:
+        return False
+    if (
+        stated is None
+        or drawn is None
+        or stated.name != drawn.name
+        or len(square_free(stated.coefficients)) < 3
+    ):
+        return False  # An equation with one root says the value, which no rewriting uses.
+    return roots_within(stated.coefficients, drawn.coefficients)
+
+
 def has_several_roots(statement: Statement) -> bool:
     """Whether a statement is an equation of degree two or more in one unknown."""
     try:
@@ -132,7 +165,9 @@ def _bare(left: Expression, right: Expression) -> bool:
 def _equations(first: Statement, second: Statement) -> str | None:
     """Why the second equation does not follow; empty where it does, None where that is open."""
     left, right = _sides(first)
-    if _bare(left, right) or double_signs(left) or double_signs(right):
+    if double_signs(right):
+        return _both_values(left, right, first, second)
+    if _bare(left, right) or double_signs(left):
         return None
     given = equation_of(left, right)
     to, value = _sides(second)
@@ -155,6 +190,21 @@ def _equations(first: Statement, second: Statement) -> str | None:
     if roots_within(reached.coefficients, given.coefficients):
         return None  # A case of it, or a root that was lost.
     return "neither holds wherever the other does"
+
+
+def _both_values(left: Expression, right: Expression, first: Statement, second: Statement) -> str | None:
+    """Whether ``x = a ± b`` and what is drawn from it give the same values."""
+    to, value = _sides(second)
+    if symbols(right) or symbols(value) or not symbols(left) or to != left or second.relation != "=":
+        return None
+    if _rounded(first.parts, second.parts) or double_signs(left):
+        return None
+    given = [with_sign(right, sign) for sign in (1, -1)]
+    reached = [with_sign(value, sign) for sign in ((1, -1) if double_signs(value) else (1,))]
+    same = [[compare(tame(a), tame(b)).equal for a in given] for b in reached]
+    if any(equal is None for row in same for equal in row):
+        return None
+    return "" if all(any(row) for row in same) else "the values differ"
 
 
 def _value(given: Equation, value: Expression, second: Statement) -> str | None:
@@ -235,6 +285,8 @@ def _gap(one: Polynomial, other: Polynomial, factor: Fraction) -> Polynomial:
 def _orders(first: Statement, second: Statement) -> str | None:
     """Inequalities in one unknown, at many points."""
     (a, b), (c, d) = _sides(first), _sides(second)
+    if _bare(a, b):
+        return None  # "For a > 0" is a condition.
     names = symbols(a) | symbols(b)
     if len(names) != 1 or symbols(c) | symbols(d) != names or any(double_signs(s) for s in (a, b, c, d)):
         return None

@@ -30,6 +30,9 @@ MAX_EXPONENT = 200
 MAX_WORK = 3_000
 MAX_FACTORIAL = 60
 
+VECTORS = re.compile(r"\\(?:mathbf|boldsymbol|vec|hat|overrightarrow)(?![a-zA-Z])")
+"""Names whose products are no products of numbers."""
+
 _KNOWN = frozenset({"percent", "factorial", "binom"})
 _PLAIN = re.compile(r"\d{1,30}(?:\.\d{1,30})?\Z")
 
@@ -90,7 +93,7 @@ def tame(node: Expression) -> Expression:
     """The tree with percents and factorials as numbers, exponents bounded.
 
     Raises:
-        Unreadable: An exponent or factorial beyond the bounds.
+        Unreadable: An exponent or factorial beyond the bounds, or a function that has no value here.
     """
     match node:
         case Apply("percent", (inner,)):
@@ -106,6 +109,8 @@ def tame(node: Expression) -> Expression:
             return Power(tame(base), Number(power))
         case Number():
             return node
+        case Apply(function):
+            raise Unreadable(f"the function {function[:20]!r}")
         case _ if children(node):
             return type(node)(tuple(tame(part) for part in children(node)))  # type: ignore[call-arg,return-value]
         case _:

@@ -24,7 +24,9 @@ _GAP = r"[\s$]*(?:\\[()\[\]])?[\s$]*"
 _STOP = r"(?![\d.]*\d)(?!,\d)(?!\s*[!/])(?!\s*[-+*/^!×÷·(]\s*[\d(\\a-zA-Z])(?!\s*(?:\\times|\\cdot|\\div|\\text|%|\\%))"
 _START = r"(?<![\w.,^_+*/×·÷\-\\{])(?<!(?<!\\)\()(?<![-+*/=^×·] )"
 _MODULUS = re.compile(r"[\s$\\,;:)]*\(?\s*\\?(?:p|b)?mod(?:ulo)?\}?[\s~{]*(\d{1,15})(?!\s*\^)")
-_HARMLESS = re.compile(r"mod|a number that may belong to a name")
+_HARMLESS = re.compile(
+    r"mod.*' (?:in its sentence|stands behind it)|a number that may belong to a name", re.S
+)
 _BARE_MODULUS = re.compile(_START + _N + r"\s*\\?b?mod\s*\{?\s*" + _N + r"\}?\s*=\s*" + _N + _STOP)
 _REMAINDER = re.compile(
     _START + _N + r"\s*(?:÷|/|\\div|divided by)\s*" + _N + _GAP + r"(?:=|is|gives|equals)" + _GAP + _N + _GAP +

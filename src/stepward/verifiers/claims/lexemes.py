@@ -54,6 +54,7 @@ _LEXEME = re.compile(
     r"""
       (?P<continued>(?:\n|\\\\(?:\[\w{1,8}\])?)[\s&]{0,40}(?==(?!=)|\\approx|≈))
     | (?P<newline>\n|\\\\(?:\[\w{1,8}\])?|\r)
+    | (?P<apart>\\q?quad(?![a-zA-Z])(?!\s*(?:=|\\approx|≈)))
     | (?P<space>[ \t\u00a0\u2009\u202f]+|\\[,;:!>\ ]|\\q?quad\b|~|&
         |\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|boxed|mathbf|boldsymbol|mathrm)(?![a-zA-Z])
         |[\u200b\ufeff])
@@ -61,7 +62,7 @@ _LEXEME = re.compile(
     | (?P<bold>\*\*)
     | (?P<number>\d{1,3}(?:(?:,|\{,\}|,\\!|\\,|\\!,)\d{3}){1,12}(?![\d])(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)
     | (?P<elision>\.\.\.+|…|\\[lc]?dots[a-z]?)
-    | (?P<text>\\(?:text|textbf|textit|textrm|mbox|operatorname)\s*\{[^{}$\\]{0,200}\})
+    | (?P<text>\\(?:text|textbf|textit|textrm|mbox)\s*\{[^{}$\\]{0,200}\})
     | (?P<degree>\^\s?\\circ|\^\s?\{\s?\\circ\s?\}|°|\\degree)
     | (?P<percent>\\?%)
     | (?P<currency>\\\$|[£€])
@@ -69,7 +70,7 @@ _LEXEME = re.compile(
     | (?P<divide>\\div(?![a-zA-Z])|[÷∕⁄/])
     | (?P<superscript>[²³⁴⁵⁶⁷⁸⁹])
     | (?P<approx>\\approx(?![a-zA-Z])|≈|≅|\\simeq(?![a-zA-Z])|~=|\\doteq(?![a-zA-Z]))
-    | (?P<other>[≠≡→⇒⟹∈]|=>|->|!=|\\(?:ll|gg|neq?|equiv|to|implies|Rightarrow|rightarrow
+    | (?P<other>[≠≡→⇒⟹∈]|=>|->|!!+|(?<![\d)])!=|\\(?:ll|gg|neq?|equiv|to|implies|Rightarrow|rightarrow
         |iff|in|cong|sim|mid|pmod|bmod|mod|quad)(?![a-zA-Z])|\|)
     | (?P<order>[<>]=?|[≤≥]|\\(?:leq?|geq?|leqslant|geqslant|lt|gt)(?![a-zA-Z]))
     | (?P<equal>==?)
@@ -99,11 +100,15 @@ _SHORT = frozenset(
     "who why you up us tv cd dvd cds my me go did may see set say due end few own off only both each left too top "
     "bus bar jar job kid key leg lot map mom dad pan pet pin pig hen cow row sit age ago ad ads air arm art ax".split()
 )
+# Those that are written directly behind a number.
+_MEASURES = frozenset(
+    "mm cm km m kg g mg lb lbs oz ft yd mi hr hrs min sec mph am pm ml gal mpg pts in day way cup cups".split()
+)
 _AS_ONE = {"approx": (Kind.RELATION, "≈"), "equal": (Kind.RELATION, "="), "times": (Kind.OPERATOR, "*"),
            "divide": (Kind.OPERATOR, "/"), "plus": (Kind.OPERATOR, "+"),
            "either": (Kind.OPERATOR, "\\pm"), "caret": (Kind.OPERATOR, "^"),
            "percent": (Kind.POSTFIX, "%"), "bang": (Kind.POSTFIX, "!"), "degree": (Kind.WORD, "degrees")}  # fmt: skip
-_KINDS = {"newline": Kind.BREAK, "order": Kind.ORDER,
+_KINDS = {"newline": Kind.BREAK, "apart": Kind.BREAK, "order": Kind.ORDER,
           "stop": Kind.BREAK, "other": Kind.BREAK, "delimiter": Kind.DELIMITER,
           "open": Kind.OPEN, "close": Kind.CLOSE, "elision": Kind.FOREIGN, "foreign": Kind.FOREIGN,
           "command": Kind.FOREIGN}  # fmt: skip
@@ -203,6 +208,12 @@ def _is_word(content: str, text: str, start: int, end: int) -> bool:
     if len(content) == 1:
         apart = text[start - 1 : start].isspace() or not start
         return content in _ARTICLES and apart and bool(re.match(r"\s[^\W\d_]{2}", text[end : end + 3]))
+    if (
+        text[start - 1 : start].isdigit()
+        and content not in _MEASURES
+        and (len(content) < 4 or text[end : end + 1] in ("}", "^", "_"))
+    ):
+        return False  # "2ad" and "2^{2abcd}" hold products.
     if len(content) > 3:
         return True
     return content.lower() in _SHORT and not (content.isupper() and content not in ("TV", "CD", "DVD"))

@@ -17,6 +17,11 @@ _NEVER_UNITS = frozenset(
     "because since so is are was were and or which that then but as has have had equals equal makes gives get got "
     "means thus hence therefore where while than plus minus times we he she it they you if when be will".split()
 )
+# A number behind one of these is no part of a name: "so 227 = 5 * 45".
+_CONNECTIVES = frozenset("so and because since thus that then therefore hence have get know now yes".split())
+EXCLAIMED = "!an exclamation mark"
+"""The doubt of an operand that ends in a mark which is a factorial or the end of a sentence."""
+
 _VALUE_END = frozenset({Kind.NUMBER, Kind.CLOSE, Kind.POSTFIX, Kind.LETTER})
 _VALUE_START = frozenset({Kind.NUMBER, Kind.OPEN, Kind.LETTER, Kind.COMMAND})
 
@@ -123,7 +128,9 @@ def pieces(tokens: Sequence[Lexeme]) -> list[Piece]:
             index += width
             continue
         else:
-            foreign = token.kind in (Kind.FOREIGN, Kind.BREAK, Kind.RELATION, Kind.DELIMITER)
+            foreign = token.kind in (Kind.FOREIGN, Kind.BREAK, Kind.RELATION, Kind.DELIMITER) or (
+                token.kind is Kind.LETTER and last is not None and bool(last.unit)  # "4 digits of pi"
+            )
             found.append(Piece(token, cut=foreign))
         unit_words = 0
         index += 1
@@ -194,6 +201,8 @@ def _annotation(tokens: Sequence[Lexeme], index: int) -> int:
         token = tokens[index + width]
         if token.kind is Kind.CLOSE:
             return width + 1
+        if token.kind is Kind.LETTER and token.text.isupper() and len(token.text) > 1:
+            return 0  # "(arc ABC)" has a value.
         if token.kind not in (Kind.WORD, Kind.NUMBER, Kind.LETTER):
             return 0
     return 0
@@ -281,7 +290,7 @@ def right_of(parts: Sequence[Piece], after: str) -> Operand | str:
     return _made(parts[:end], reason, starts=False)
 
 
-_JUXTAPOSED = re.compile(r"/\s*(?:\d[\d.]*|[a-zA-Z])\s*[(a-zA-Z\\]")
+_JUXTAPOSED = re.compile(r"/\s*(?:\d[\d.]*|[a-zA-Z])\s*(?:[(a-zA-Z\\]|! \d)")
 
 
 def _made(parts: Sequence[Piece], reason: str, *, starts: bool) -> Operand | str:
@@ -300,8 +309,6 @@ def _made(parts: Sequence[Piece], reason: str, *, starts: bool) -> Operand | str
         return "nothing"
     words = [p.lexeme.text for p in kept]
     text = " ".join("-" if w == "–" else w for w in words)
-    if kept[-1].lexeme.text == "!":
-        doubt = doubt or "!an exclamation mark"
     if _JUXTAPOSED.search(text):
         doubt = doubt or "!a quotient before a factor without a sign"
     if re.search(r"/ [\d.]+ /", text):
@@ -310,6 +317,8 @@ def _made(parts: Sequence[Piece], reason: str, *, starts: bool) -> Operand | str
         doubt = doubt or "!of"
     if re.search(r"(?:^| )0\d", text):
         doubt = doubt or "!a time or a code"
+    if kept[-1].lexeme.text == "!":
+        doubt = doubt or EXCLAIMED
     units = tuple(p.unit for p in kept if p.unit)
     signs = [
         p.lexeme.kind is Kind.OPERATOR or p.lexeme.text in ("\\sqrt", "\\frac", "\\binom", "!") for p in kept
@@ -327,7 +336,7 @@ def _names(kept: Sequence[Piece], text: str, reason: str) -> bool:
     if len(unit.replace("(note)", "").split()) > 2:
         return True
     if re.fullmatch(r"[\d.]+", text):
-        return bool(unit or reason)
+        return bool(unit or (reason and reason.lower() not in _CONNECTIVES))
     if pair := re.fullmatch(r"([\d.]+) ([/-]) ([\d.]+)", text):
         tight = not kept[1].lexeme.spaced and reason != ""
         return (

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from stepward.verifiers.answers.names import FUNCTIONS
 from stepward.verifiers.claims.lexemes import Kind, Lexeme, lexemes
-from stepward.verifiers.claims.operands import Operand, Piece, left_of, pieces, right_of
+from stepward.verifiers.claims.operands import EXCLAIMED, Operand, Piece, left_of, pieces, right_of
 
 MAX_CHARS = 50_000
 MAX_CLAIMS = 100
@@ -40,8 +40,21 @@ _AFTER_VALUE = re.compile(
 _GOES_ON = re.compile(r"[ \t&]*(?:\\\\[\s&]*(?:\\q?quad\s*|\\[,;: ]\s*)*[-+*/×÷]|\n[ \t]*[+*/×÷](?!\*))")
 _HYPOTHETICAL = re.compile(
     r"\b(?:if|suppose|assum\w+|let(?!')|contradict\w*|false|cannot|can't|not|isn't|doesn't|don't|never|impossible|incorrect\w*|"
-    r"wrong\w*|mistake\w*|instead|error\w*|invalid|fail\w*|unless|would|whether|check\w*|mod|modulo|modular|base|binary|"
-    r"octal|hexadecimal|digits?|remainders?|congruen\w+|try|trying|guess|unequal|differ\w*)\b|\\p?mod|\\bmod|≠|\\neq?\b|\?|\.\.\.|…",
+    r"wrong\w*|mistake\w*|instead|error\w*|invalid|fail\w*|unless|would|whether|check\w*|says?|mod|modulo|modular|base|binary|"
+    r"octal|hexadecimal|remainders?|congruen\w+|try|trying|guess|unequal|differs?|different from"
+    r"|let['’]s (?:select|choose|pick|try|consider|test|say|take))\b"
+    r"|\\p?mod|\\bmod|≠|\\neq?\b|\?|\.\.\.|…",
+    re.I,
+)
+# Of the words above, what supposes nothing: "if we add them, we get", "that would be", an ellipsis between terms.
+_NO_SUPPOSITION = re.compile(
+    r"\bif (?:we|you|one|i) (?:then |now |just |further )?(?:add|sum|simplify|calculate|compute|evaluate|multiply|"
+    r"divide|subtract|expand|combine)\b|\bwould be\b|[-+*,=]\s?(?:\.\.\.|…)\s?[-+*,=]",
+    re.I,
+)
+_MODULAR = re.compile(r"mod|remainder|congruen", re.I)
+_MODULI = re.compile(
+    r"(?:\bmod(?:ulo|ulus)?|\\p?mod|\\bmod|\bremainder\b[^.?!]{0,80}\bdivided by)[\s({$\\]{0,4}(\d{1,12})(?![\d.])",
     re.I,
 )
 _CLEAN_BREAKS = frozenset([*".,;:\n\r?\"“'`→⇒⟹", "=>", "->", "\\Rightarrow", "\\implies", "\\rightarrow"])
@@ -56,6 +69,11 @@ _REJECTED = re.compile(
 )
 _LOOKS = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|boxed|displaystyle|mathbf|quad|text\w*)\s*\{?\Z")
 _OF = re.compile(r"(\w+)?[\s}]*\bof\b[\s}\\$({]*(?:\\text\{)?\Z")
+# Words before "to" that make what follows a value: "simplifies to", "is equal to".
+_TO_VALUE = re.compile(
+    r"\b(?:simplif\w+|equal|equals|equivalent|reduc\w+|evaluat\w+|up|amounts?|comes?|down|out) to[\s$\\(\[{]*\Z",
+    re.I,
+)
 _TOTALS = frozenset(
     "total cost amount number price value profit score distance speed rate weight age length height width area "
     "volume salary income result count balance payment charge fee".split()
@@ -159,7 +177,7 @@ def _in_segment(text: str, tokens: Sequence[Lexeme], begin: int, end: int, *, ev
         if not (left.computed or right.computed or every):
             continue
         sign_lexeme = inside[sign]
-        claim = _claim(text, left, right, sign_lexeme, last=number == len(signs) - 1)
+        claim = claim_between(text, left, right, sign_lexeme, last=number == len(signs) - 1)
         found.append(replace(claim, chained=chained, relation=sign_lexeme.text))
     return found
 
@@ -208,13 +226,26 @@ def _break_before(tokens: Sequence[Lexeme], begin: int) -> str:
     return ""
 
 
-def _claim(text: str, left: Operand, right: Operand, sign: Lexeme, *, last: bool) -> Claim:
+def claim_between(text: str, left: Operand, right: Operand, sign: Lexeme, *, last: bool) -> Claim:
+    """The claim that a sign makes of its sides, with every doubt that the text around it raises.
+
+    Args:
+        text: What both sides stand in.
+        left: What ends at the sign.
+        right: What begins at it.
+        sign: The sign, or words in its place.
+        last: Whether no other sign follows in the same chain.
+    """
     start, end = left.start, right.end
     doubt = ""
     for side in (left, right):
-        if side.doubt.startswith("!"):
+        # Before a sign, or inside of a formula, an exclamation mark is a factorial.
+        factorial = side.doubt == EXCLAIMED and (side is left or text[side.end : side.end + 1] in "$\\,)=")
+        if side.doubt.startswith("!") and not (factorial and text[side.end : side.end + 1]):
             doubt = f"{side.doubt[1:]!r} stands beside it"
     word = left.doubt[1:].split(" ")[-1] if left.doubt.startswith("?") else ""
+    if word == "to" and _TO_VALUE.search(text[max(0, start - 40) : start]):
+        word = ""
     if (word in _TAKES_ARGUMENT and word not in _HARMLESS_VERBS) or word in FUNCTIONS:
         doubt = doubt or f"{word!r} stands before it"
     doubt = doubt or _doubt_before(text[max(0, start - 60) : start])
@@ -228,7 +259,7 @@ def _claim(text: str, left: Operand, right: Operand, sign: Lexeme, *, last: bool
         doubt = doubt or f"{behind.strip()[:20]!r} stands behind it"
     if last and _GOES_ON.match(behind):
         doubt = doubt or "the next line goes on"
-    if re.match(r"[:]\s?\d|…|\.\.|\\[lc]?dots|,\d", behind):
+    if re.match(r"[:]\s?\d|…|\.\.|\\[lc]?dots|,\d|\s?(?:\||\\l?vert)|\.?\\overline", behind):
         doubt = doubt or "the number goes on"
     if re.search(
         r"\b(?:million|billion|thousand|hundred|dozen|remainder|squared|cubed)\b",
@@ -238,7 +269,8 @@ def _claim(text: str, left: Operand, right: Operand, sign: Lexeme, *, last: bool
     around, rest = _sentence(text, start, end)
     supposed = False
     rejected = _REJECTED.search(text[end : end + 120])
-    if not doubt and (found := _HYPOTHETICAL.search(around) or _DENIED.search(rest) or rejected):
+    stated = _NO_SUPPOSITION.sub(" ", around)
+    if not doubt and (found := _HYPOTHETICAL.search(stated) or _DENIED.search(rest) or rejected):
         doubt, supposed = f"{found.group()!r} in its sentence", True
     approximate = sign.text == "≈" or bool(
         re.search(
@@ -250,8 +282,23 @@ def _claim(text: str, left: Operand, right: Operand, sign: Lexeme, *, last: bool
     return Claim(left, right, approximate, start, end, doubt, supposed=supposed)
 
 
+def moduli(text: str) -> frozenset[int]:
+    """Whole numbers by which a text divides with remainder, so that an equality may be a congruence."""
+    return frozenset(int(found[1]) for found in _MODULI.finditer(text[-MAX_CHARS:])) - {0, 1}
+
+
+def sentence_of(claim: Claim, text: str) -> str:
+    """The sentence that a claim stands in."""
+    return "".join(_sentence(text, claim.start, claim.end))
+
+
+def is_modular(doubt: str) -> bool:
+    """Whether a claim is in doubt only because its sentence speaks of remainders."""
+    return doubt.endswith("in its sentence") and _MODULAR.search(doubt) is not None
+
+
 _NOT_STATED = re.compile(
-    r"\b(?:if|suppose|assum\w+|contradict\w*|false|cannot|can't|not|isn't|doesn't|never|impossible|incorrect\w*|wrong\w*|"
+    r"\b(?:if|says|suppose|assum\w+|contradict\w*|false|cannot|can't|not|isn't|doesn't|never|impossible|incorrect\w*|wrong\w*|"
     r"mistake\w*|error\w*|unless|would|whether|check\w*|try|trying|guess|base|binary|octal|hexadecimal|least|smallest|"
     r"find|such that|when|where|want|need\w*|require\w*|must|should)\b|\?|≠|\\neq?\b|≢|\.\.\.|…",
     re.I,

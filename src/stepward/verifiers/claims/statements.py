@@ -7,6 +7,7 @@ derivation ("so", "simplifies to", "dividing both sides by 3"). Any other word m
 # ruff: noqa: SIM905  (lists of words are easiest to read as text)
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -16,6 +17,12 @@ from stepward.verifiers.claims.operands import Operand
 from stepward.verifiers.claims.reading import Claim, claims_of
 
 MAX_LINK_CHARS = 400
+TAIL_CHARS = 4 * MAX_LINK_CHARS
+"""What is read of the end of the step before, for statements from which a step goes on."""
+
+
+# What is denied has no consequences, unlike what is supposed.
+_DENIES = re.compile(r"'(?:not|cannot|can't|isn't|doesn't|don't|never|impossible|fail\w*|invalid)'", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,9 @@ class Statement:
     @property
     def doubt(self) -> str:
         """Why it may not say what it seems to say; a mere supposition is none, as consequences hold all the same."""
-        return next((c.doubt for c in self.claims if c.doubt and not c.supposed), "")
+        return next(
+            (c.doubt for c in self.claims if c.doubt and not (c.supposed and not _DENIES.match(c.doubt))), ""
+        )
 
     @property
     def relation(self) -> str:
@@ -68,6 +77,17 @@ def statements_of(text: str) -> tuple[Statement, ...]:
     )
 
 
+_ALTERNATIVES = re.compile(r"\b(?:or|and)\b|;")
+
+
+def is_alternative(statements: Sequence[Statement], index: int, text: str) -> bool:
+    """Whether a statement is the last of several that were given side by side."""
+    if index < 1:
+        return False
+    between = text[statements[index - 1].end : statements[index].start]
+    return len(between) < 60 and _ALTERNATIVES.search(between) is not None
+
+
 class Link(IntEnum):
     """How one statement follows another."""
 
@@ -84,6 +104,15 @@ _TOKEN = re.compile(
 )
 # "Solving x^2 - 4 = 0" names an equation and draws none.
 _TO_SOLVE = re.compile(r"\b(?:solv\w+|find\w*|factor\w*)[\s\\(\[$]*\Z", re.I)
+# "If we combine like terms" supposes nothing; "which is" between two equations draws the second.
+_AS_SAID = re.compile(
+    r"\bif (?:we|you|one|i)(?= (?:now |then |just |further )?[a-z])|\blet(?:'s|’s| us)\b|\bafter\b"
+    r"|\bfirst,|\bright\b|\bok\b",
+    re.I,
+)
+_WHICH_IS = re.compile(
+    r"[\s$\\)\]}.,]{1,9}(?:which|that|this) (?:is|equals|is equal to)[\s$\\(\[:]{1,6}\Z", re.I
+)
 _ARROWS = frozenset("⇒ → ⟹ ⟶ ∴ ⇔ \\Rightarrow \\implies \\rightarrow \\to \\Longrightarrow \\iff \\Leftrightarrow "
                     "\\therefore \\longrightarrow".split())  # fmt: skip
 _LAYOUT = frozenset(
@@ -101,8 +130,8 @@ _DRAWS = frozenset(
 )
 _NEUTRAL = frozenset(
     "this which that to us we have both sides side by from each the equation into as it can be is now next finally "
-    "further again like terms term left right hand left-hand right-hand in on out and a an for form standard "
-    "quadratic root roots square will could need our i.e value "
+    "further again like terms term equals same left right hand left-hand right-hand in on out and a an for form "
+    "standard quadratic root roots square will could need our i.e value "
     "common denominator fraction fractions parentheses numerator using distributive property with e step "
     "following result expression here all everything together over up through i ie ".split()
 )
@@ -114,8 +143,8 @@ def link_between(between: str) -> Link:
         return Link.NONE
     if _TO_SOLVE.search(between):
         return Link.NONE
-    drawn = False
-    for match in _TOKEN.finditer(between):
+    drawn = _WHICH_IS.match(between) is not None
+    for match in _TOKEN.finditer(_AS_SAID.sub(" ", between)):
         token = match.group()
         if token in _ARROWS:
             drawn = True
