@@ -121,6 +121,9 @@ async def test_an_equality_that_holds_by_a_modulus_in_sight_is_left_open():
             r"This gives $2\cdot\frac{124}{d}\cdot d+d^2=264$.",
             UNKNOWN,
         ),  # a = 124/d was put in
+        (r"The line is $y-4=-2(x-4)$.", "That simplifies to $y=-x+8$.", REFUTED),  # y = -2x + 12
+        (r"We have $xy(x+y)=6$.", "This simplifies to $2xy=6$.", UNKNOWN),  # x + y = 2 may be known
+        (r"So $AB^2 + (2AB)^2 = AC^2$.", "This simplifies to $5AB^2 = AC^2$.", UNKNOWN),  # AB is one length
         ("We cannot have $f = 2g + 1$,", "so $f = -2g + 1$.", UNKNOWN),
         ("Since $a > 0$,", "we can divide by $a$ to get $a + 2 \\ge a^2$.", UNKNOWN),
     ],

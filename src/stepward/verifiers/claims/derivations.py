@@ -28,7 +28,7 @@ from stepward.verifiers.answers.expressions import (
 from stepward.verifiers.answers.numeric import Point, evaluate
 from stepward.verifiers.claims.calculus import Question
 from stepward.verifiers.claims.decisions import Decision, Truth
-from stepward.verifiers.claims.exact import MAX_WORK, VECTORS, compare, last_place, parse, tame
+from stepward.verifiers.claims.exact import MAX_WORK, NO_PRODUCTS, compare, last_place, parse, tame
 from stepward.verifiers.claims.operands import Operand
 from stepward.verifiers.claims.orders import ORDERS
 from stepward.verifiers.claims.statements import Link, Statement, link_between
@@ -45,6 +45,7 @@ from stepward.verifiers.claims.univariate import (
 _APPLIED = re.compile(
     r"(?:\b[fghpqdrFGHPQRTSVNCE]|[a-zA-Z](?: \^ - 1)?(?= \( -? ?(?:[\d.]+|[a-zA-Z]) [),])) (?:\^ \{? ?[-\d ]+\}? ?)?\("
 )
+_REWRITES = re.compile(r"\A\D*\b(?:simplif\w+|expand\w*|combin\w+ like terms|distribut\w+)\b\D*\Z", re.I)
 _GRID = tuple(Fraction(n, 7) for n in range(-97, 98, 3)) + tuple(
     Fraction(n) for n in (-1000, -100, 100, 1000)
 )
@@ -68,12 +69,12 @@ def decide_derivation(first: Statement, second: Statement, between: str) -> Deci
         return None
     if any(_APPLIED.search(part.text) or "%" in part.text for part in (*first.parts, *second.parts)):
         return None
-    if VECTORS.search(first.shown) or VECTORS.search(second.shown):
+    if NO_PRODUCTS.search(first.shown) or NO_PRODUCTS.search(second.shown):
         return None
     if first.relation in ORDERS and second.relation in ORDERS:
         wrong = _orders(first, second)
     elif first.relation == "=" and second.relation in ("=", "≈"):
-        wrong = _equations(first, second)
+        wrong = _equations(first, second, rewritten=_REWRITES.search(between) is not None)
     else:
         return None
     if wrong is None:
@@ -162,8 +163,11 @@ def _bare(left: Expression, right: Expression) -> bool:
     )
 
 
-def _equations(first: Statement, second: Statement) -> str | None:
-    """Why the second equation does not follow; empty where it does, None where that is open."""
+def _equations(first: Statement, second: Statement, *, rewritten: bool) -> str | None:
+    """Why the second equation does not follow; empty where it does, None where that is open.
+
+    ``rewritten``: the words between say that the first is only written otherwise.
+    """
     left, right = _sides(first)
     if double_signs(right):
         return _both_values(left, right, first, second)
@@ -172,7 +176,7 @@ def _equations(first: Statement, second: Statement) -> str | None:
     given = equation_of(left, right)
     to, value = _sides(second)
     if given is None:
-        return None if second.relation == "≈" else _lone_term(left, right, to, value)
+        return None if second.relation == "≈" else _lone_term(left, right, to, value, rewritten=rewritten)
     if isinstance(to, Symbol) and not symbols(value) and to.name == given.name:
         return _value(given, value, second)
     if (
@@ -249,7 +253,9 @@ def _rounded(before: Sequence[Operand], after: Sequence[Operand]) -> bool:
     return any(d not in old for part in after for d in re.findall(r"\d*\.\d+", part.text)) or bool(old)
 
 
-def _lone_term(left: Expression, right: Expression, to: Expression, value: Expression) -> str | None:
+def _lone_term(
+    left: Expression, right: Expression, to: Expression, value: Expression, *, rewritten: bool
+) -> str | None:
     """Equations in several unknowns, as polynomials up to a factor: why the second is another one."""
     if any(isinstance(n, Apply) for side in (left, right, to, value) for n in walk(side)):
         return None
@@ -262,15 +268,13 @@ def _lone_term(left: Expression, right: Expression, to: Expression, value: Expre
     if names[0] != names[1] or len(names[0]) < 2 or any(k[0] == "#" for k in names[0]):
         return None
     common = [m for m in one if m in other]
-    if len(common) < 2:
-        return None
-    for anchor in common:
-        gap = _gap(one, other, one[anchor] / other[anchor])
-        if not gap:
-            return ""
-        if len(gap) == 1:
-            return "the two differ by one term"
-    return None
+    gaps = [len(_gap(one, other, one[anchor] / other[anchor])) for anchor in common]
+    if not all(gaps):
+        return ""
+    if len(common) > 1 and 1 in gaps:
+        return "the two differ by one term"
+    # The same terms with other coefficients: no condition that was used makes them of each other.
+    return "their terms differ" if rewritten and len(common) == len(other) > 1 else None
 
 
 def _gap(one: Polynomial, other: Polynomial, factor: Fraction) -> Polynomial:

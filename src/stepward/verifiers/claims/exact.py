@@ -30,8 +30,8 @@ MAX_EXPONENT = 200
 MAX_WORK = 3_000
 MAX_FACTORIAL = 60
 
-VECTORS = re.compile(r"\\(?:mathbf|boldsymbol|vec|hat|overrightarrow)(?![a-zA-Z])")
-"""Names whose products are no products of numbers."""
+NO_PRODUCTS = re.compile(r"\\(?:mathbf|boldsymbol|vec|hat|overrightarrow)(?![a-zA-Z])|[A-Z]{2}\s?\^")
+"""Names that do not multiply as letters do: vectors, and segments such as ``AB^2``."""
 
 _KNOWN = frozenset({"percent", "factorial", "binom"})
 _PLAIN = re.compile(r"\d{1,30}(?:\.\d{1,30})?\Z")

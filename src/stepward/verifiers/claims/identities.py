@@ -21,7 +21,7 @@ from stepward.verifiers.answers.expressions import (
 )
 from stepward.verifiers.answers.numeric import Point, evaluate
 from stepward.verifiers.claims.decisions import Decision, Truth, shown
-from stepward.verifiers.claims.exact import MAX_WORK, VECTORS, Sides, compare, parse, tame
+from stepward.verifiers.claims.exact import MAX_WORK, NO_PRODUCTS, Sides, compare, parse, tame
 from stepward.verifiers.claims.reading import Claim
 
 # Letters that usually name a function, and letters that usually stand for one number with an equation of its own.
@@ -45,7 +45,7 @@ def decide_identity(claim: Claim, text: str) -> Decision | None:
     """
     if claim.relation != "=" or not (claim.left.computed or claim.right.computed):
         return None
-    if VECTORS.search(text[max(0, claim.start - 12) : claim.end]):
+    if NO_PRODUCTS.search(text[max(0, claim.start - 12) : claim.end]):
         return None
     left, right = parse(claim.left.text), parse(claim.right.text)
     equation = shown(text, claim.start, claim.end)
