@@ -11,10 +11,12 @@ ratings disagree, whose step a labeler wrote, or whose steps before hold one tha
 flagged where its step is the first that either verifier refutes; the flag is true where the rating is -1. Wrong steps
 are far more frequent here than in whole solutions, so the precision is also given at the mix of ProcessBench's
 gsm8k and math: so many right steps for each wrong one as its judged steps have. Folds as in ``benchmarks.steps``.
+PRMBench holds some of these steps and was read while rules were written: figures without its problems come second.
 """
 
 import argparse
 import asyncio
+import gzip
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -113,21 +115,39 @@ def measure(
     read = cases(files, folds)
     with ProcessPoolExecutor() as pool:
         flags = [flag for part in pool.map(judge, _batches(read)) for flag in part if flag]
+    seen = {row["original_question"] for row in rows_of_prmbench(data)}
+    mix = right_steps_for_each_wrong(data)
+    return {
+        "folds": sorted(folds),
+        "right_steps_for_each_wrong_in_processbench": round(mix, 2),
+        "all": _shares(read, flags, mix),
+        "without_problems_of_prmbench": _shares(
+            [case for case in read if case.problem not in seen],
+            [flag for flag in flags if flag["problem"] not in seen],
+            mix,
+        ),
+    }, flags
+
+
+def rows_of_prmbench(data: Path) -> Iterator[dict[str, Any]]:
+    """Rows of the open half of PRMBench."""
+    with gzip.open(data / "prmbench" / "all_open_half.jsonl.gz", "rt") as lines:
+        yield from map(json.loads, lines)
+
+
+def _shares(read: Sequence[Case], flags: Sequence[dict[str, Any]], mix: float) -> dict[str, Any]:
     errors = sum(case.wrong for case in read)
     true = sum(flag["wrong"] for flag in flags)
     false = len(flags) - true
-    mix = right_steps_for_each_wrong(data)
     caught, disturbed = true / errors, false / (len(read) - errors)
     report = {
         "folds": sorted(folds), "problems": len({case.problem for case in read}),
         "cases": len(read), "rated_wrong": errors, "true": true, "false": false,
         "precision": round(true / len(flags), 4), "precision_wilson": wilson(true, len(flags)),
         "recall": round(caught, 4), "recall_wilson": wilson(true, errors),
-        "right_steps_for_each_wrong_in_processbench": round(mix, 2),
         "precision_at_that_mix": round(caught / (caught + mix * disturbed), 4),
         "by": dict(Counter(f"{flag['by']} {'true' if flag['wrong'] else 'false'}" for flag in flags)),
     }  # fmt: skip
-    return report, flags
 
 
 def main() -> None:

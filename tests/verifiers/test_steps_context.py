@@ -46,6 +46,8 @@ def test_a_value_stated_again_is_held_against_the_first(before: str, text: str, 
         (r"The vector is $\left(\frac{2}{3}, \frac{2}{3}\right)$,", r"which is $\frac{2}{3}\sqrt{2}$ long."),
         ("There are $10^4$ codes,", "which is $10^5-10^4=90000$ less than $10^5$."),
         (r"$x^2=\frac{384}{6}$ or $x^2=\frac{6}{6}$.", "So $x^2=64$ or $x^2=1$."),
+        ("We have $(-1)^2-(-1)+1$.", "That's $-1-1+90=88$ for the dividend."),
+        (r"It is the angle with $\sin t = \frac{1}{2}$,", r"which is $\frac{\pi}{6}$."),
         ("We have $a = 2*3$.", "For the other case, $a = 7$."),
     ],
 )
@@ -65,6 +67,8 @@ def test_words_that_may_mean_something_else_restate_nothing(before: str, text: s
         ("The polynomial says $6 = 2 + 3$.", UNKNOWN),
         ("$3628800=10*4!*4!$.", REFUTED),
         ("There are 7! - 3! * 4! = 3600 ways.", REFUTED),
+        ("Plugging in $1$ we get $1=3+4$.", UNKNOWN),
+        ("And $1=3+4$ is clearly not true.", UNKNOWN),
         ("He has 5 + 2 = 3!", UNKNOWN),  # loud, or a factorial
         (r"$\frac{6!}{6}=5!=5\cdot 24$", SUPPORTED),  # no sign of inequality stands in it
         ("$3!! + 1!! = 4$", UNKNOWN),

@@ -19,6 +19,7 @@ from stepward.verifiers.claims.conversions import decide_conversion
 from stepward.verifiers.claims.decisions import MAX_BEYOND_LIMITS, Decision, Truth, shown, verdict_of
 from stepward.verifiers.claims.exact import Sides, compare, last_place, parse, rational
 from stepward.verifiers.claims.named import decide_named
+from stepward.verifiers.claims.operands import QUOTIENT, Operand
 from stepward.verifiers.claims.orders import ORDERS, decide_order
 from stepward.verifiers.claims.reading import Claim, claims_of, is_modular, sentence_of
 from stepward.verifiers.claims.reading import moduli as moduli_of
@@ -124,6 +125,8 @@ def _doubt(claim: Claim, sides: Sides, equation: str, unit: Fraction) -> str:
     ]
     if measures[0] and measures[1] and measures[0].isdisjoint(measures[1]):
         return "units may change"
+    if claim.left.units and claim.right.units and _kinds(claim.left).isdisjoint(_kinds(claim.right)):
+        return "its sides count different things"
     if right == 1 and len(units) > 1:
         return "a factor that converts units may be meant"
     if "%" in equation and _holds_without_percent(claim):
@@ -135,7 +138,6 @@ def _doubt(claim: Claim, sides: Sides, equation: str, unit: Fraction) -> str:
 
 # A difference of two numbers, of which the size may be meant, or a sign that a power may take in.
 _OPEN_SIGN = re.compile(r"\A[\d.]+ - [\d.]+\Z|- [\d.]+ \^")
-_QUOTIENT = re.compile(r"\A(?:[\d.]+ / [\d.]+|\\frac \{ [\d.]+ \} \{ [\d.]+ \})\Z")
 
 
 def _may_be_rounded(claim: Claim, sides: Sides) -> bool:
@@ -151,7 +153,7 @@ def _may_be_rounded(claim: Claim, sides: Sides) -> bool:
         if operand.computed:  # "7 + 9 + 1 = 17.50": its terms may be rounded.
             if near and "." not in operand.text and not counterpart.computed:
                 return True
-        elif near or _QUOTIENT.match(counterpart.text):
+        elif near or QUOTIENT.match(counterpart.text):
             return True
     return False
 
@@ -219,6 +221,13 @@ _TIME_LENGTH = re.compile(
     r"ml|gallon|quart|pint|cup)s?\b",
     re.I,
 )
+
+
+def _kinds(side: Operand) -> frozenset[str]:
+    """Words behind the values of a side, without the ends that number gives them."""
+    return frozenset(
+        re.sub(r"(?:ies|es|s|y)\Z", "", w) for w in re.findall(r"[a-z]+", " ".join(side.units).lower())
+    )
 
 
 def _terms_units(claim: Claim) -> frozenset[str]:
@@ -305,7 +314,7 @@ def _restated(text: str, before: str, moduli: Collection[int]) -> list[Decision]
 
 def _is_share_of(claim: Claim) -> bool:
     """Whether words put an amount in the place of its share: ``1/5, which is 90/5``."""
-    if not _QUOTIENT.match(claim.left.text):
+    if not QUOTIENT.match(claim.left.text):
         return False
     try:
         share, amount = rational(parse(claim.left.text)), rational(parse(claim.right.text))

@@ -91,7 +91,7 @@ def _is_identity(claim: Claim, sides: Sides, left: Expression, right: Expression
 def _doubt(claim: Claim, left: Expression, right: Expression, text: str) -> str:
     """Why a rewriting that does not hold may be meant otherwise."""
     written = text[claim.start : claim.end]
-    if not re.search(r"[\\\\$]", written) and re.search(r"[\d)]\s+[a-zA-Z]\b", written):
+    if not re.search(r"[\\\\$]", written) and re.search(r"[\d)a-z]\s+\d*[a-zA-Z]\b", written):
         return "its lines may have been joined, or a letter be a unit"
     forms = Forms(work=MAX_WORK)
     a, b = forms.of(tame(left)), forms.of(tame(right))

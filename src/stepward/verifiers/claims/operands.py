@@ -290,6 +290,9 @@ def right_of(parts: Sequence[Piece], after: str) -> Operand | str:
     return _made(parts[:end], reason, starts=False)
 
 
+QUOTIENT = re.compile(r"\A(?:[\d.]+ / [\d.]+|\\frac \{ [\d.]+ \} \{ [\d.]+ \})\Z")
+"""The text of an operand that is one fraction of two numbers."""
+
 _JUXTAPOSED = re.compile(r"/\s*(?:\d[\d.]*|[a-zA-Z])\s*(?:[(a-zA-Z\\]|! \d)")
 
 

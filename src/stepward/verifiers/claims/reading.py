@@ -52,6 +52,8 @@ _NO_SUPPOSITION = re.compile(
     r"divide|subtract|expand|combine)\b|\bwould be\b|[-+*,=]\s?(?:\.\.\.|…)\s?[-+*,=]",
     re.I,
 )
+# A number on the left may come of a value that is tried: "plugging in 1 we get 1 = 3 + 4".
+_TRIED = re.compile(r"\b(?:plug\w*|substitut\w*|test\w*)\b", re.I)
 _MODULAR = re.compile(r"mod|remainder|congruen", re.I)
 _MODULI = re.compile(
     r"(?:\bmod(?:ulo|ulus)?|\\p?mod|\\bmod|\bremainder\b[^.?!]{0,80}\bdivided by)[\s({$\\]{0,4}(\d{1,12})(?![\d.])",
@@ -64,7 +66,8 @@ _DENIED = re.compile(
     re.I,
 )
 _REJECTED = re.compile(
-    r"\b(?:is|are|does|do|can|was)(?: not|n't) (?:correct|equal|match|work|hold|true|satisf\w+|possible|valid)\b",
+    r"\b(?:is|are|does|do|can|was)(?: clearly| obviously| also)?"
+    r"(?: not|n't) (?:correct|equal|match|work|hold|true|satisf\w+|possible|valid)\b",
     re.I,
 )
 _LOOKS = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|boxed|displaystyle|mathbf|quad|text\w*)\s*\{?\Z")
@@ -270,6 +273,8 @@ def claim_between(text: str, left: Operand, right: Operand, sign: Lexeme, *, las
     supposed = False
     rejected = _REJECTED.search(text[end : end + 120])
     stated = _NO_SUPPOSITION.sub(" ", around)
+    if not (doubt or left.computed) and right.computed and (found := _TRIED.search(around)):
+        doubt, supposed = f"{found.group()!r} in its sentence", True
     if not doubt and (found := _HYPOTHETICAL.search(stated) or _DENIED.search(rest) or rejected):
         doubt, supposed = f"{found.group()!r} in its sentence", True
     approximate = sign.text == "≈" or bool(

@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 
 from stepward.verifiers.claims.lexemes import Kind, Lexeme, lexemes
-from stepward.verifiers.claims.operands import left_of, pieces, right_of
+from stepward.verifiers.claims.operands import QUOTIENT, left_of, pieces, right_of
 from stepward.verifiers.claims.reading import MAX_CHARS, Claim, claim_between
 from stepward.verifiers.claims.statements import Link, Statement, is_alternative, link_between, statements_of
 
@@ -24,8 +24,11 @@ _RESTATES = re.compile(
 )
 # Nothing may stand behind the restated value that makes it part of something longer: "5 more than", "3 times".
 _ENDS = re.compile(r"[\s$\\)\]}]{0,6}(?:[.,;:=?!]|\Z|\n|≈|\\approx|(?:and|so|or|which|because|since)\b)")
-_COMPARED = re.compile(r"[^.;:?!]{0,80}?\b(?:less|more|fewer|greater|larger|smaller|times|percent|of the)\b")
+_COMPARED = re.compile(
+    r"[^.;:?!]{0,80}?\b(?:less|more|fewer|greater|larger|smaller|times|percent|of the|for the|each|every|per)\b"
+)
 _ARGUMENT = re.compile(r"\b(?:than|of|between|to|by|from|over|under|below|above)[\s$\\(\[]*\Z")
+_SIMPLIFIES = re.compile(r"simplif|reduce|equal", re.I)
 _SIGN = Lexeme(Kind.RELATION, "=", 0, 0)
 
 
@@ -102,6 +105,8 @@ def restated_of(text: str, before: str) -> list[Claim]:
         right = right_of(pieces(_first_run(behind)), "")
         if isinstance(left, str) or isinstance(right, str) or not left.computed or left.units or right.units:
             continue
+        if QUOTIENT.match(left.text) and not _SIMPLIFIES.search(link.group()):
+            continue  # "sin t = 1/2, which is pi/6": a value that may belong to a name.
         if _COMPARED.match(joined, right.end) or _ARGUMENT.search(
             joined[max(0, left.start - 40) : left.start]
         ):
