@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from benchmarks.public_data import data_folder
@@ -140,14 +141,25 @@ def _shares(read: Sequence[Case], flags: Sequence[dict[str, Any]], mix: float) -
     true = sum(flag["wrong"] for flag in flags)
     false = len(flags) - true
     caught, disturbed = true / errors, false / (len(read) - errors)
-    report = {
-        "folds": sorted(folds), "problems": len({case.problem for case in read}),
+    return {
+        "problems": len({case.problem for case in read}),
         "cases": len(read), "rated_wrong": errors, "true": true, "false": false,
         "precision": round(true / len(flags), 4), "precision_wilson": wilson(true, len(flags)),
+        "precision_bootstrap_over_problems": _bootstrap(flags),
         "recall": round(caught, 4), "recall_wilson": wilson(true, errors),
         "precision_at_that_mix": round(caught / (caught + mix * disturbed), 4),
         "by": dict(Counter(f"{flag['by']} {'true' if flag['wrong'] else 'false'}" for flag in flags)),
     }  # fmt: skip
+
+
+def _bootstrap(flags: Sequence[dict[str, Any]], draws: int = 4000) -> list[float]:
+    """The 95 % interval of precision where problems are drawn anew: several flags may rest on one slip."""
+    counts: dict[str, list[int]] = {}
+    for flag in flags:
+        counts.setdefault(flag["problem"], [0, 0])[flag["wrong"]] += 1
+    table = np.array(list(counts.values()))
+    drawn = table[np.random.default_rng(0).integers(0, len(table), (draws, len(table)))].sum(axis=1)
+    return [round(float(x), 4) for x in np.quantile(drawn[:, 1] / drawn.sum(axis=1), [0.025, 0.975])]
 
 
 def main() -> None:
