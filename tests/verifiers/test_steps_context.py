@@ -48,6 +48,11 @@ def test_a_value_stated_again_is_held_against_the_first(before: str, text: str, 
         (r"$x^2=\frac{384}{6}$ or $x^2=\frac{6}{6}$.", "So $x^2=64$ or $x^2=1$."),
         ("We have $(-1)^2-(-1)+1$.", "That's $-1-1+90=88$ for the dividend."),
         (r"It is the angle with $\sin t = \frac{1}{2}$,", r"which is $\frac{\pi}{6}$."),
+        (r"It is the determinant times $(-1)^{1+1}$,", "which is $-7$."),
+        (
+            r"$x=\frac{123}{41}-1.5$.",
+            r"And if we divide both sides by $3$, we get $x=\frac{123}{41\cdot3}-\frac{1.5}{3}$.",
+        ),
         ("We have $a = 2*3$.", "For the other case, $a = 7$."),
     ],
 )
@@ -67,6 +72,15 @@ def test_words_that_may_mean_something_else_restate_nothing(before: str, text: s
         ("The polynomial says $6 = 2 + 3$.", UNKNOWN),
         ("$3628800=10*4!*4!$.", REFUTED),
         ("There are 7! - 3! * 4! = 3600 ways.", REFUTED),
+        ("34.56 + 20% of $34.56 = $34.56 + $6.91", UNKNOWN),  # 41.472 and 41.47
+        ("50-49.4=0.6000000000000014", UNKNOWN),  # a machine's number
+        ("It costs 800 - 20% = $640 now.", UNKNOWN),  # 20% of the 800
+        ("There are 12 birds + 1/3 of 12 birds (4 birds) + 20 more birds = 28 birds", UNKNOWN),
+        (r"10 \text{-year-old production} - 200 = 1000 - 200 = 800 \text{ fruits}", UNKNOWN),
+        ("498.80 / 75 cents = 665.07 turns", UNKNOWN),
+        ("4 dozen - 6 plates = 38 plates", UNKNOWN),
+        ("70 (70%) - 60 (60%) = 10", UNKNOWN),
+        ("Since $3^+>3$, $f(3^+)=3^+ +2=5$.", UNKNOWN),
         ("Plugging in $1$ we get $1=3+4$.", UNKNOWN),
         ("And $1=3+4$ is clearly not true.", UNKNOWN),
         ("He has 5 + 2 = 3!", UNKNOWN),  # loud, or a factorial
@@ -148,6 +162,13 @@ def test_an_equation_of_the_problem_or_of_an_earlier_step_may_be_used():
     assert algebra.verify_step(rewriting, ["We know that $x^2 - 2x - 1 = 0$."]).kind is REFUTED
     slip = "$4b^3 = 23b^3$, so $b^3 = \\frac{4b^3 + 23b^3}{23} = \\frac{29b^3}{23}$."
     assert algebra.verify_step(slip).kind is REFUTED  # that b = 0 makes it true excuses nothing
+
+
+def test_a_product_of_two_divisors_is_neither_of_them():
+    assert (
+        algebra.verify_step("So the product of the GCD and LCM of $8$ and $6$ is $48$.").kind is not REFUTED
+    )
+    assert algebra.verify_step("So the LCM of $8$ and $6$ is $48$.").kind is REFUTED
 
 
 def test_products_of_vectors_are_no_products_of_numbers():

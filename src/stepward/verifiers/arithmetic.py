@@ -104,6 +104,12 @@ def _doubt(claim: Claim, sides: Sides, equation: str, unit: Fraction) -> str:
     inexact = claim.approximate or left.denominator != 1 or right.denominator != 1 or "." in equation
     if inexact and apart <= 10 * unit and apart * (20 if claim.approximate else 100) < largest:
         return "it may be rounded"
+    if inexact and apart * 10**9 < largest:
+        return "it may be rounded"
+    if claim.right.computed and apart <= _finest(claim) and apart * 100 < largest:
+        return "its terms may be rounded"
+    if _PERCENT_OFF.search(claim.left.text) or _PERCENT_OFF.search(claim.right.text):
+        return "a percentage may be of what stands before it"
     if claim.relation == "≈" and claim.right.computed:
         return "a calculation that is near may be meant"
     if claim.right.computed and _runs_on(claim, left):
@@ -111,7 +117,9 @@ def _doubt(claim: Claim, sides: Sides, equation: str, unit: Fraction) -> str:
     if right and left:
         factor = max(left / right, right / left, key=abs)
         percent = "%" in equation or "percent" in equation
-        if (percent and 99 < abs(factor) < 101) or (factor in (100, 10000) and (units or "." in equation)):
+        if (percent and 99 < abs(factor) < 101) or (
+            any(abs(factor - n) * 100 < n for n in (100, 10000)) and (units or "." in equation)
+        ):
             return "it may be a percentage"
         if factor in _CONVERSIONS and units:
             return "units may change"
@@ -136,6 +144,14 @@ def _doubt(claim: Claim, sides: Sides, equation: str, unit: Fraction) -> str:
     return ""
 
 
+def _finest(claim: Claim) -> Fraction:
+    """The unit of the last of the decimal places that are written in a claim; 0 where there is none."""
+    places = [len(d) for side in (claim.left, claim.right) for d in re.findall(r"\d*\.(\d+)", side.text)]
+    return Fraction(1, 10 ** max(places)) if places else Fraction(0)
+
+
+# "800 - 20%": of the 800.
+_PERCENT_OFF = re.compile(r"(?<!%) [-+] [\d.]+ %(?! [*(])")
 # A difference of two numbers, of which the size may be meant, or a sign that a power may take in.
 _OPEN_SIGN = re.compile(r"\A[\d.]+ - [\d.]+\Z|- [\d.]+ \^")
 

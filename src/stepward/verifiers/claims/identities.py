@@ -27,6 +27,7 @@ from stepward.verifiers.claims.reading import Claim
 # Letters that usually name a function, and letters that usually stand for one number with an equation of its own.
 _APPLIED = re.compile(r"[fghpqFGHPQTS] (?:\^ \{? ?[-\d ]+\}? ?)?\(")
 _BOUND_BY_HABIT = frozenset({"\\omega", "\\zeta", "\\phi", "\\alpha", "\\varphi", "ω", "ζ", "φ", "e", "z"})
+_NAMED_SO = re.compile(r"\\(?:mathbf|boldsymbol|vec|hat)\Z")
 _TRIED = (2, 3, 5)
 
 
@@ -45,7 +46,7 @@ def decide_identity(claim: Claim, text: str) -> Decision | None:
     """
     if claim.relation != "=" or not (claim.left.computed or claim.right.computed):
         return None
-    if NO_PRODUCTS.search(text[max(0, claim.start - 12) : claim.end]):
+    if NO_PRODUCTS.search(text[claim.start : claim.end]) or _NAMED_SO.search(text[: claim.start][-20:]):
         return None
     left, right = parse(claim.left.text), parse(claim.right.text)
     equation = shown(text, claim.start, claim.end)

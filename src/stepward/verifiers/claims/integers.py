@@ -38,8 +38,8 @@ _DIVISOR = re.compile(
     r"\s*(?:\\right)?\)\s*=\s*" + _N + _STOP
 )
 _DIVISOR_IN_WORDS = re.compile(
-    r"\b(gcd|lcm|hcf|greatest common (?:divisor|factor)|least common multiple)(?: \([A-Z]{3}\))? of" + _GAP + _N +
-    _GAP + r"and" + _GAP + _N + _GAP + r"(?:is|=)" + _GAP + _N + _STOP, re.I
+    r"(?<!and )\b(gcd|lcm|hcf|greatest common (?:divisor|factor)|least common multiple)(?: \([A-Z]{3}\))? of" +
+    _GAP + _N + _GAP + r"and" + _GAP + _N + _GAP + r"(?:is|=)" + _GAP + _N + _STOP, re.I
 )  # fmt: skip
 _CHOOSE = re.compile(r"(?<![\w\\^_])(?:C|nCr)\(\s*(\d{1,4})\s*,\s*(\d{1,4})\s*\)\s*=\s*" + _N + _STOP)
 _CHOOSE_IN_WORDS = re.compile(

@@ -61,6 +61,7 @@ _LEXEME = re.compile(
     | (?P<delimiter>\\[()\[\]]|\$\$)
     | (?P<bold>\*\*)
     | (?P<number>\d{1,3}(?:(?:,|\{,\}|,\\!|\\,|\\!,)\d{3}){1,12}(?![\d])(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)
+    | (?P<onesided>\^\s?\{?\s?[+\-]\s?\}?(?=[\s)$,=<>]))
     | (?P<elision>\.\.\.+|…|\\[lc]?dots[a-z]?)
     | (?P<text>\\(?:text|textbf|textit|textrm|mbox)\s*\{[^{}$\\]{0,200}\})
     | (?P<degree>\^\s?\\circ|\^\s?\{\s?\\circ\s?\}|°|\\degree)
@@ -110,8 +111,8 @@ _AS_ONE = {"approx": (Kind.RELATION, "≈"), "equal": (Kind.RELATION, "="), "tim
            "percent": (Kind.POSTFIX, "%"), "bang": (Kind.POSTFIX, "!"), "degree": (Kind.WORD, "degrees")}  # fmt: skip
 _KINDS = {"newline": Kind.BREAK, "apart": Kind.BREAK, "order": Kind.ORDER,
           "stop": Kind.BREAK, "other": Kind.BREAK, "delimiter": Kind.DELIMITER,
-          "open": Kind.OPEN, "close": Kind.CLOSE, "elision": Kind.FOREIGN, "foreign": Kind.FOREIGN,
-          "command": Kind.FOREIGN}  # fmt: skip
+          "open": Kind.OPEN, "close": Kind.CLOSE, "elision": Kind.FOREIGN, "onesided": Kind.FOREIGN,
+          "foreign": Kind.FOREIGN, "command": Kind.FOREIGN}  # fmt: skip
 
 
 @lru_cache(maxsize=64)

@@ -293,6 +293,8 @@ def right_of(parts: Sequence[Piece], after: str) -> Operand | str:
 QUOTIENT = re.compile(r"\A(?:[\d.]+ / [\d.]+|\\frac \{ [\d.]+ \} \{ [\d.]+ \})\Z")
 """The text of an operand that is one fraction of two numbers."""
 
+_REMARK = re.compile(r"\( [\d.]+ \) [-+*/]")
+_SHARE_BESIDE = re.compile(r"\d \( [\d.]+ % \)")
 _JUXTAPOSED = re.compile(r"/\s*(?:\d[\d.]*|[a-zA-Z])\s*(?:[(a-zA-Z\\]|! \d)")
 
 
@@ -314,6 +316,8 @@ def _made(parts: Sequence[Piece], reason: str, *, starts: bool) -> Operand | str
     text = " ".join("-" if w == "–" else w for w in words)
     if _JUXTAPOSED.search(text):
         doubt = doubt or "!a quotient before a factor without a sign"
+    if _SHARE_BESIDE.search(text):
+        doubt = doubt or "!a percentage in brackets"
     if re.search(r"/ [\d.]+ /", text):
         doubt = doubt or "!two quotients in a row"
     if not starts and any(p.of for p in kept):
@@ -336,6 +340,10 @@ def _made(parts: Sequence[Piece], reason: str, *, starts: bool) -> Operand | str
 def _names(kept: Sequence[Piece], text: str, reason: str) -> bool:
     """Whether an expression may be part of a name or count things: ``4 pizzas``, ``Weeks 1-2``, ``1/2 a cup``."""
     unit = kept[-1].unit
+    if any(p.unit.startswith("-") for p in kept):
+        return True  # "10 \\text{-year-old}"
+    if _REMARK.match(text) and kept[1].unit and reason:
+        return True  # "1/3 of 12 birds (4 birds) + 20"
     if len(unit.replace("(note)", "").split()) > 2:
         return True
     if re.fullmatch(r"[\d.]+", text):

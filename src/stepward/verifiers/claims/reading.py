@@ -266,7 +266,7 @@ def claim_between(text: str, left: Operand, right: Operand, sign: Lexeme, *, las
         doubt = doubt or "the number goes on"
     if re.search(
         r"\b(?:million|billion|thousand|hundred|dozen|remainder|squared|cubed)\b",
-        units + " ".join(left.units),
+        " ".join((*left.units, units)),
     ):
         doubt = doubt or "a word changes the number"
     around, rest = _sentence(text, start, end)

@@ -27,7 +27,11 @@ _ENDS = re.compile(r"[\s$\\)\]}]{0,6}(?:[.,;:=?!]|\Z|\n|≈|\\approx|(?:and|so|o
 _COMPARED = re.compile(
     r"[^.;:?!]{0,80}?\b(?:less|more|fewer|greater|larger|smaller|times|percent|of the|for the|each|every|per)\b"
 )
-_ARGUMENT = re.compile(r"\b(?:than|of|between|to|by|from|over|under|below|above)[\s$\\(\[]*\Z")
+_ARGUMENT = re.compile(
+    r"\b(?:than|of|between|to|by|from|over|under|below|above|times|plus|minus|and)[\s$\\(\[]*\Z"
+)
+# What is done to both sides changes the left one too, said or not.
+_BOTH_SIDES = re.compile(r"\b(?:divid|multipl|subtract|add|both|squar|factor|tak)", re.I)
 _SIMPLIFIES = re.compile(r"simplif|reduce|equal", re.I)
 _SIGN = Lexeme(Kind.RELATION, "=", 0, 0)
 
@@ -60,7 +64,8 @@ def _by_name(text: str, before: str) -> list[Claim]:
             )
             name = _name(source, first)
             left, right = first.parts[-1], second.parts[1]
-            if name and name == _name(text, second) and link_between(between) is Link.DRAWN and left.computed:
+            again = name and name == _name(text, second) and link_between(between) is Link.DRAWN
+            if again and left.computed and not _BOTH_SIDES.search(between):
                 moved = replace(left, start=left.start + shift, end=left.end + shift)
                 here = replace(right, start=right.start + offset, end=right.end + offset)
                 found.append(Claim(moved, here, False, here.start, here.end))
