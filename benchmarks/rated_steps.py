@@ -4,7 +4,8 @@ r"""The step verifiers on PRM800K's human ratings of single steps (Lightman et a
 
 FILES are Parquet files of PRM800K with a row for each rated completion: ``instruction`` (the problem), ``responses``
 (the steps before it), ``next_response``, ``rating`` (-1 wrong, 0 neutral, 1 right), as in the Hub's
-``Birchlabs/openai-prm800k-stepwise-critic`` (MIT). Prints one JSON object.
+``Birchlabs/openai-prm800k-stepwise-critic`` (MIT; its two files of phase 1). Prints one JSON object and, for folds 2 to
+4, writes benchmarks/results/rated_steps.json.
 
 A case is a problem, its steps before, and one rated step, counted once however often it was rated; cases whose
 ratings disagree, whose step a labeler wrote, or whose steps before hold one that was rated wrong are left out. It is
@@ -29,6 +30,7 @@ import numpy as np
 import polars as pl
 
 from benchmarks.public_data import data_folder
+from benchmarks.report import Row, write
 from benchmarks.steps import UNSEEN, fold_of, rows, verdicts_of, wilson
 from stepward.prm.types import VerdictKind
 from stepward.verifiers.algebra import Algebra
@@ -174,6 +176,18 @@ def main() -> None:
     if arguments.out:
         arguments.out.write_text("".join(json.dumps(flag, ensure_ascii=False) + "\n" for flag in flags))
     print(json.dumps(report, indent=1))
+    if tuple(arguments.folds) == UNSEEN:
+        write("rated_steps", _rows(report["all"], len(flags)))
+
+
+def _rows(part: dict[str, Any], flags: int) -> list[Row]:
+    where = "steps, PRM800K phase 1, folds 2-4 (read once at 563fb9e; four rules mended since)"
+    low, high = part["precision_bootstrap_over_problems"]
+    return [
+        Row(f"{where}: raw precision of flags ({low:.3f} to {high:.3f} over problems)", part["precision"]),
+        Row(f"{where}: recall of steps rated wrong", part["recall"]),
+        Row(f"{where}: flags", flags),
+    ]
 
 
 if __name__ == "__main__":

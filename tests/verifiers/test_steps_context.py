@@ -81,6 +81,7 @@ def test_words_that_may_mean_something_else_restate_nothing(before: str, text: s
         ("4 dozen - 6 plates = 38 plates", UNKNOWN),
         ("70 (70%) - 60 (60%) = 10", UNKNOWN),
         ("Since $3^+>3$, $f(3^+)=3^+ +2=5$.", UNKNOWN),
+        ("≈ (1.5 moles / 0.5 moles) : (3 moles / 0.5 moles) : (0.5 moles / 0.5 moles) = 3 : 6 : 1", UNKNOWN),
         ("Plugging in $1$ we get $1=3+4$.", UNKNOWN),
         ("And $1=3+4$ is clearly not true.", UNKNOWN),
         ("He has 5 + 2 = 3!", UNKNOWN),  # loud, or a factorial

@@ -212,7 +212,7 @@ def _break_before(tokens: Sequence[Lexeme], begin: int) -> str:
         return ""
     mark = tokens[begin - 1]
     last = tokens[begin - 2] if begin > 1 else None
-    if mark.text == ":" and last is not None and last.kind is Kind.NUMBER:
+    if mark.text == ":" and last is not None and last.kind in (Kind.NUMBER, Kind.CLOSE):
         follows = tokens[begin] if begin < len(tokens) else None
         if mark.spaced or (follows is not None and not follows.spaced):
             return "!a ratio"
