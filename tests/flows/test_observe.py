@@ -301,3 +301,19 @@ async def test_prometheus_reads_the_figures_on_the_loopback_alone(tmp_path):
     assert "prefix_hit_rate" not in text, "what is not known is left out"
     with pytest.raises(OSError):  # noqa: PT011 (any refusal will do)
         await asyncio.to_thread(urllib.request.urlopen, url)
+
+
+def test_a_prefix_cache_that_drops_what_is_needed_is_an_alarm():
+    class Decoder:
+        prefilled_tokens, prefilled_again = 400, 300
+
+    meter = Meter(finished=1000, prompt_tokens=1000)
+    policy = MeteredPolicy(SimpleNamespace(decoder=Decoder), meter)  # type: ignore[arg-type]
+    metrics = RunMetrics(meter, (policy,))
+    # of 1,000 tokens that were sent 600 were cached; 300 more would have been
+    assert metrics.snapshot()["prefix_hits_of_possible"] == 0.6667
+    assert [a.name for a in alarms(metrics)] == ["prefix_cache"]
+    Decoder.prefilled_again = 50  # .92 of the possible
+    assert alarms(metrics) == []
+    Decoder.prefilled_again, meter.finished = 300, 999
+    assert alarms(metrics) == []

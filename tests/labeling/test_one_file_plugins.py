@@ -31,11 +31,10 @@ def shown_in(page: str, decorator: str) -> str:
 @pytest.fixture
 def install(tmp_path, monkeypatch):
     """Puts a file and the metadata that names it into a folder of packages; registries are as before after it."""
-    registry.estimators(), tree_sources.trees()  # what is in the tree is there before the copies are made
     site = tmp_path / "site"
     monkeypatch.syspath_prepend(site)
-    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
-    monkeypatch.setattr(tree_sources, "_TREES", dict(tree_sources._TREES))
+    registries = (registry.REGISTRY, tree_sources.REGISTRY)
+    before = [set(r.all()) for r in registries]
     modules = []
 
     def put(module: str, source: str, group: str) -> None:
@@ -47,14 +46,14 @@ def install(tmp_path, monkeypatch):
         (folder / "entry_points.txt").write_text(f"[{group}]\n{module} = {module}\n")
         modules.append(module)
         importlib.invalidate_caches()
-        registry._load_all.cache_clear()
-        tree_sources._load_all.cache_clear()
+        for known in registries:
+            known.forget(set())
 
     yield put
     for module in modules:
         sys.modules.pop(module, None)
-    registry._load_all.cache_clear()
-    tree_sources._load_all.cache_clear()
+    for known, names in zip(registries, before, strict=True):
+        known.forget(set(known.all()) - names)
 
 
 def labelled(tmp_path, **settings):

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from stepward.labeling.policies.decoding import Decoder
+from stepward.labeling.policies.metered import Meter, MeteredPolicy
 from stepward.labeling.policies.model_call import CausalModel
 from stepward.labeling.policies.sampling import gumbel
 from stepward.labeling.policies.transformers import TransformersPolicy, load_transformers
@@ -389,3 +390,26 @@ def test_checkpoints_that_cannot_be_used_are_refused_by_name(tiny_checkpoint: Pa
         load_transformers(tiny_checkpoint, exact=True, dtype="float32")
     with pytest.raises(ModelError, match="no dtype"):
         load_transformers(tiny_checkpoint, dtype="load")
+
+
+async def test_tokens_computed_again_for_want_of_room_are_told(tiny_checkpoint: Path) -> None:
+    asked = requests(Sampler(max_tokens=4), problems=6, solutions=1, draws=2)
+    roomy = load_transformers(tiny_checkpoint, exact=True, batch_size=4)
+    drawn, possible = await twice(roomy, asked)
+    assert possible == 1
+    tight = load_transformers(tiny_checkpoint, exact=True, batch_size=4)
+    tight.decoder._store.max_bytes = roomy.decoder._store.num_bytes // 3  # room for two problems of six
+    again, possible = await twice(tight, asked)
+    assert again == drawn
+    assert possible is not None
+    assert 0.3 < possible < 0.95
+    assert tight.decoder.prefilled_tokens - tight.decoder.prefilled_again == roomy.decoder.prefilled_tokens
+    await roomy.close()
+    await tight.close()
+
+
+async def twice(policy: Policy, asked: list[SampleRequest]) -> tuple[list[Rollout], float | None]:
+    """The rollouts of a second asking, and the share of possible hits over both."""
+    watched = MeteredPolicy.watching(policy, Meter())
+    await sample_all(watched, asked)
+    return await sample_all(watched, asked), watched.hits_of_possible()

@@ -197,9 +197,9 @@ def load_policy_for(name: str, config: LabelConfig | None = None) -> Policy:
     if engine == "replay" and config is not None:
         return replay_of(Path(argument), problems_of(config))
     ours = engine in ("embedded", "transformers") or engine not in policy_names()
-    return (
-        load_policy(name, batch_size=config.batch_size) if ours and config is not None else load_policy(name)
-    )
+    if not ours or config is None:
+        return load_policy(name)
+    return load_policy(name, batch_size=config.batch_size, prefix_cache_mib=config.prefix_cache_mib)
 
 
 def checkpoint_folder(name: str) -> Path | str:

@@ -115,6 +115,8 @@ class LabelConfig(Config):
         problems_in_flight: Problems labelled at the same time in one worker.
         workers: Processes, each with an engine of its own.
         batch_size: Rollouts that an engine of ours decodes at once.
+        prefix_cache_mib: Memory for keys and values of prefixes in an engine of ours. The run says how often what it
+            dropped was computed again (``prefix_hits_of_possible``) and warns below .9.
         budget_tokens: Stop at a problem boundary once so many tokens were sampled. With ``information_gain`` and no
             price of its own, a new run's price is bisected on the pilot so that the budget covers all problems.
         budget_hours: The same for hours.
@@ -161,6 +163,7 @@ class LabelConfig(Config):
     problems_in_flight: int = Field(default=256, ge=1)
     workers: int = Field(default=1, ge=1)
     batch_size: int = Field(default=128, ge=1)
+    prefix_cache_mib: int = Field(default=256, ge=1)
     budget_tokens: int | None = Field(default=None, ge=1)
     budget_hours: float | None = Field(default=None, gt=0)
     gpus: int = Field(default=0, ge=0)
@@ -267,6 +270,7 @@ _NOT_ROW_SHAPING = (
     "out",
     "workers",
     "batch_size",
+    "prefix_cache_mib",
     "problems_in_flight",
     "budget_tokens",
     "budget_hours",

@@ -72,6 +72,9 @@ def label(
     shard_problems: Annotated[int | None, Opt(help="Problems a shard")] = None,
     workers: Annotated[int | None, Opt(help="Processes, each with an engine of its own")] = None,
     batch_size: Annotated[int | None, Opt(help="Rollouts decoded at once")] = None,
+    prefix_cache_mib: Annotated[
+        int | None, Opt(help="MiB for keys and values of prefixes (embedded and transformers; 256)")
+    ] = None,
     budget_tokens: Annotated[int | None, Opt(help="Stop at a problem boundary after so many tokens")] = None,
     budget_hours: Annotated[float | None, Opt(help="Stop at a problem boundary after so many hours")] = None,
     shards: Annotated[
@@ -133,6 +136,7 @@ def label(
         shard_problems=shard_problems,
         workers=workers,
         batch_size=batch_size,
+        prefix_cache_mib=prefix_cache_mib,
         budget_tokens=budget_tokens,
         budget_hours=budget_hours,
         metrics_port=metrics_port,

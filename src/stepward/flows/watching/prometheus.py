@@ -24,7 +24,7 @@ _GAUGES = {
     "in_flight": "Requests in flight.",
     "queue_age_s": "Age of the oldest request in flight, in seconds.",
     "prefix_hit_rate": "Share of prompt tokens from the prefix cache.",
-    "prefix_hits_of_possible": "The same over what a prefix cache without limits would have had (vLLM).",
+    "prefix_hits_of_possible": "The same over what a prefix cache without limits would have had.",
     "fault_share": "Share of rollouts that failed in the engine.",
     "solve_rate": "Right among right and wrong solutions.",
     "n_unique_share": "New texts among the draws beyond the first at their prefix.",

@@ -135,7 +135,7 @@ class RunMetrics:
         return sum(shares) / len(shares) if shares else None
 
     def hits_of_possible(self) -> float | None:
-        """The same over what the tree allows at the engines' block sizes; None where none of them says."""
+        """The same over what a cache without limits would have had; None where none of them says."""
         shares = [s for p in self.policies if (s := p.hits_of_possible()) is not None]
         return sum(shares) / len(shares) if shares else None
 
@@ -234,6 +234,16 @@ def alarms(metrics: RunMetrics) -> list[Alarm]:
                     "the engine repeats itself: check that seed and temperature reach it (stepward engine check)",
                 )
             )
+    possible, drawn = metrics.hits_of_possible(), metrics.meter.finished
+    if possible is not None and possible < 0.9 and drawn >= 1000:
+        found.append(
+            Alarm(
+                "prefix_cache",
+                f"{1 - possible:.0%} of the prefix tokens that were computed before are computed again",
+                "give the prefix cache more memory (prefix_cache_mib; for vLLM its own setting) or lower "
+                "problems_in_flight",
+            )
+        )
     return found
 
 

@@ -11,16 +11,14 @@ Every module of this folder is imported at the first look-up, so no other file h
 elsewhere name a module in the entry-point group ``stepward.labelers``; loading it runs its decorators.
 """
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from importlib.metadata import entry_points
+from functools import partial
 from typing import Literal, Protocol, TypeVar
 
 from stepward.labeling.evidence import LabelingConstants, SolutionEvidence, SolutionLabels
 from stepward.prm.errors import ConfigError
+from stepward.prm.plugins import Registry
 from stepward.prm.types import Allocation, Counts, Estimate, StepLabel
 
 TruncatedAs = Literal["exclude", "wrong", "bounds"]
@@ -125,38 +123,21 @@ def undecided(evidence: SolutionEvidence, counts: Sequence[Counts]) -> SolutionL
 
 
 Rule = TypeVar("Rule", bound=Callable[..., list[SolutionLabels]])
-_REGISTRY: dict[str, RegisteredEstimator] = {}
+REGISTRY: Registry[RegisteredEstimator] = Registry(
+    "estimator", "stepward.labeling.estimators", "stepward.labelers"
+)
 
 
 def register(name: str, *, version: str, valid_for: Collection[Allocation]) -> Callable[[Rule], Rule]:
     """Decorator that files a label rule under ``name``. Raises ValueError where the name is taken."""
-
-    def file(rule: Rule) -> Rule:
-        taken = _REGISTRY.get(name)
-        if taken is not None and taken.rule.__module__ != rule.__module__:
-            raise ValueError(
-                f"registering estimator {name!r} from {rule.__module__}: the name is taken by "
-                f"{taken.rule.__module__}; choose another"
-            )
-        _REGISTRY[name] = RegisteredEstimator(name, version, frozenset(valid_for), rule)
-        return rule
-
-    return file
-
-
-@cache
-def _load_all() -> None:
-    package = importlib.import_module("stepward.labeling.estimators")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
-    for point in entry_points(group="stepward.labelers"):
-        point.load()
+    return lambda rule: REGISTRY.file(
+        name, RegisteredEstimator(name, version, frozenset(valid_for), rule), rule
+    )
 
 
 def estimators() -> dict[str, RegisteredEstimator]:
     """All estimators by name, in-tree and from entry points."""
-    _load_all()
-    return dict(sorted(_REGISTRY.items()))
+    return REGISTRY.all()
 
 
 def make_estimator(

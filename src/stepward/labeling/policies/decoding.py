@@ -74,6 +74,7 @@ class Decoder:
         self.batch_size = batch_size
         self.rows: list[Row] = []
         self.prefilled_tokens = 0
+        self.prefilled_again = 0  # of those, tokens whose keys and values were dropped for want of room
         self.decoded_tokens = 0
         self._store = PrefixStore(prefix_cache_bytes)
         self._cache = self._new_cache()
@@ -234,6 +235,7 @@ class Decoder:
                 sources[context] = row
             else:
                 missing.append((context, row, shared))
+                self.prefilled_again += max(0, self._store.dropped(contexts[context], context) - shared)
         missing.sort(key=lambda m: len(m[0]) - m[2])
         chunk: list[tuple[TokenIds, StoredRow | None, int]] = []
         for item in missing:

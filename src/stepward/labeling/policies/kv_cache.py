@@ -154,6 +154,16 @@ class CopiedPrefixes:
         return self.rows.stored(row, ids)
 
 
+MOST_DROPPED = 1 << 14
+"""Prompts of which a store remembers the ids of dropped rows."""
+
+
+def _shared(a: TokenIds, b: TokenIds) -> int:
+    """Leading ids that two sequences share."""
+    n = min(len(a), len(b))
+    return n if a[:n] == b[:n] else next(i for i in range(n) if a[i] != b[i])
+
+
 class PrefixStore:
     """Computed rows, the least recently used dropped first.
 
@@ -166,6 +176,7 @@ class PrefixStore:
         self.num_bytes = 0
         self._rows: OrderedDict[TokenIds, tuple[TokenIds, StoredRow]] = OrderedDict()
         self._by_start: dict[TokenIds, list[StoredRow]] = {}
+        self._dropped: OrderedDict[TokenIds, list[TokenIds]] = OrderedDict()
 
     def add(self, start: TokenIds, row: StoredRow) -> None:
         """Keep a row; ``start`` is the prompt, by which it is found again."""
@@ -180,18 +191,22 @@ class PrefixStore:
             self._by_start[key].remove(oldest)
             if not self._by_start[key]:
                 del self._by_start[key]
+            self._dropped.setdefault(key, []).append(oldest.ids)
+            if len(self._dropped) > MOST_DROPPED:
+                self._dropped.popitem(last=False)
+
+    def dropped(self, start: TokenIds, ids: TokenIds) -> int:
+        """Most leading ids that a row had which was dropped for want of room: what a larger store would hold."""
+        return max((_shared(ids, gone) for gone in self._dropped.get(start, ())), default=0)
 
     def longest(self, start: TokenIds, ids: TokenIds) -> tuple[StoredRow | None, int]:
         """The row that shares most leading ids, and how many it shares."""
         best: StoredRow | None = None
         shared = 0
         for row in self._by_start.get(start, ()):
-            n = min(len(row.ids), len(ids))
-            if n <= shared:
+            if min(len(row.ids), len(ids)) <= shared:
                 continue
-            if row.ids[:n] != ids[:n]:
-                n = next(i for i in range(n) if row.ids[i] != ids[i])
-            if n > shared:
+            if (n := _shared(row.ids, ids)) > shared:
                 best, shared = row, n
         if best is not None:
             self._rows.move_to_end(best.ids)

@@ -3,12 +3,12 @@
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from stepward.labeling.policies.http_pool import Usage
 from stepward.labeling.policies.prefix_ceiling import CacheCeiling
-from stepward.prm.policy import Policy, SampleRequest, Tokenizer
-from stepward.prm.types import FinishReason, Outcome, PolicyInfo, Prefix, Rollout, TokenIds
+from stepward.labeling.policies.wrapped import Wrapped
+from stepward.prm.policy import Policy, SampleRequest
+from stepward.prm.types import FinishReason, Outcome, Prefix, Rollout, TokenIds
 
 RATE_WINDOW_S = 60.0
 
@@ -90,7 +90,7 @@ class Meter:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MeteredPolicy:
+class MeteredPolicy(Wrapped):
     """A policy whose requests a meter counts. Several may share one meter.
 
     Attributes:
@@ -110,38 +110,6 @@ class MeteredPolicy:
         return cls(inner, meter, CacheCeiling(size) if isinstance(size, int) else None)
 
     @property
-    def info(self) -> PolicyInfo:
-        """Of the policy inside."""
-        return self.inner.info
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Of the policy inside."""
-        return self.inner.tokenizer
-
-    @property
-    def context_length(self) -> int:
-        """Of the policy inside."""
-        return self.inner.context_length
-
-    @property
-    def deterministic(self) -> bool:
-        """Of the policy inside."""
-        return self.inner.deterministic
-
-    @property
-    def folder(self) -> Path | None:
-        """Where the checkpoint inside lies, or None."""
-        folder: object = getattr(self.inner, "folder", None)
-        return folder if isinstance(folder, Path) else None
-
-    @property
-    def version(self) -> str | None:
-        """Of the engine inside, where its draws depend on it."""
-        version: object = getattr(self.inner, "version", None)
-        return version if isinstance(version, str) else None
-
-    @property
     def usage(self) -> Usage | None:
         """What the engine inside counts of itself, or None."""
         usage: object = getattr(self.inner, "usage", None)
@@ -152,9 +120,7 @@ class MeteredPolicy:
 
         A server that reports no hits at all counts as silent: most leave the count out unless told otherwise.
         """
-        # By name: importing the engines of torch here would cost every run their seconds.
-        computed: object = getattr(getattr(self.inner, "decoder", None), "prefilled_tokens", None)
-        if isinstance(computed, int):
+        if (computed := self._of_decoder("prefilled_tokens")) is not None:
             sent = self.meter.prompt_tokens
             return max(0.0, 1 - computed / sent) if sent else None
         usage = self.usage
@@ -162,8 +128,17 @@ class MeteredPolicy:
             return None
         return usage.cached_tokens / max(1, usage.prompt_tokens)
 
+    def _of_decoder(self, count: str) -> int | None:
+        """A count of the decoder of an engine of ours, by name: importing torch would cost every run its seconds."""
+        found: object = getattr(getattr(self.inner, "decoder", None), count, None)
+        return found if isinstance(found, int) else None
+
     def hits_of_possible(self) -> float | None:
         """Cached prompt tokens over those that a cache without limits would have had; None where it is not known."""
+        computed, again = self._of_decoder("prefilled_tokens"), self._of_decoder("prefilled_again")
+        if computed is not None and again is not None:
+            cached = max(0, self.meter.prompt_tokens - computed)
+            return cached / (cached + again) if cached + again else None
         usage = self.usage
         if (
             self.ceiling is None

@@ -8,13 +8,10 @@ entry-point group ``stepward.searches``. The function's keyword options are what
         await search(grower, TreeSearch(my_rule, iterations=iterations))
 """
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
-from importlib.metadata import entry_points
+from functools import partial
 from typing import TypeVar
 
 from stepward.labeling.search import entropy_tree, omegaprm, tree_search
@@ -22,6 +19,7 @@ from stepward.labeling.search.growth import Grower
 from stepward.labeling.search.refinement import Refinement, by_least_score, refine
 from stepward.labeling.search.scoring import ScoreQueue
 from stepward.prm.errors import ConfigError
+from stepward.prm.plugins import Registry
 from stepward.prm.prompts import PromptTemplate
 
 Grow = Callable[[Grower, ScoreQueue | None], Awaitable[object]]
@@ -43,38 +41,17 @@ class RegisteredTree:
     needs_scores: bool
 
 
-_TREES: dict[str, RegisteredTree] = {}
+REGISTRY: Registry[RegisteredTree] = Registry("search", "stepward.labeling.search", "stepward.searches")
 
 
 def register_tree(name: str, *, needs_scores: bool = False) -> Callable[[Builder], Builder]:
     """Decorator that files a search under ``name``. Raises ValueError where the name is taken."""
-
-    def file(grow: Builder) -> Builder:
-        taken = _TREES.get(name)
-        if taken is not None and taken.grow.__module__ != grow.__module__:
-            raise ValueError(
-                f"registering search {name!r} from {grow.__module__}: the name is taken by {taken.grow.__module__}; "
-                "choose another"
-            )
-        _TREES[name] = RegisteredTree(grow, needs_scores)
-        return grow
-
-    return file
-
-
-@cache
-def _load_all() -> None:
-    package = importlib.import_module("stepward.labeling.search")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
-    for point in entry_points(group="stepward.searches"):
-        point.load()
+    return lambda grow: REGISTRY.file(name, RegisteredTree(grow, needs_scores), grow)
 
 
 def trees() -> dict[str, RegisteredTree]:
     """All searches by name, in-tree and from entry points."""
-    _load_all()
-    return dict(sorted(_TREES.items()))
+    return REGISTRY.all()
 
 
 def tree_faults(name: str, options: Mapping[str, object], *, has_scores: bool) -> list[str]:
