@@ -34,7 +34,10 @@ def install(tmp_path, monkeypatch):
     site = tmp_path / "site"
     monkeypatch.syspath_prepend(site)
     registries = (registry.REGISTRY, tree_sources.REGISTRY)
-    before = [set(r.all()) for r in registries]
+    for known in registries:
+        known.all()  # what is in the tree is there before the copies are made
+        monkeypatch.setattr(known, "_entries", dict(known._entries))
+        monkeypatch.setattr(known, "_loaded", True)
     modules = []
 
     def put(module: str, source: str, group: str) -> None:
@@ -47,13 +50,11 @@ def install(tmp_path, monkeypatch):
         modules.append(module)
         importlib.invalidate_caches()
         for known in registries:
-            known.forget(set())
+            known._loaded = False
 
     yield put
     for module in modules:
         sys.modules.pop(module, None)
-    for known, names in zip(registries, before, strict=True):
-        known.forget(set(known.all()) - names)
 
 
 def labelled(tmp_path, **settings):

@@ -52,9 +52,3 @@ class Registry(Generic[T]):
                 point.load()
             self._loaded = True
         return {name: entry for name, (entry, _) in sorted(self._entries.items())}
-
-    def forget(self, names: set[str]) -> None:
-        """Take entries out and look for modules again at the next look-up: for packages that come and go in tests."""
-        for name in names:
-            self._entries.pop(name, None)
-        self._loaded = False

@@ -21,8 +21,7 @@ from stepward.verifiers.claims.exact import Sides, compare, last_place, parse, r
 from stepward.verifiers.claims.named import decide_named
 from stepward.verifiers.claims.operands import QUOTIENT, Operand
 from stepward.verifiers.claims.orders import ORDERS, decide_order
-from stepward.verifiers.claims.reading import Claim, claims_of, is_modular, sentence_of
-from stepward.verifiers.claims.reading import moduli as moduli_of
+from stepward.verifiers.claims.reading import Claim, claims_of, is_modular, moduli_of, sentence_of
 from stepward.verifiers.claims.restated import claims_again
 from stepward.verifiers.claims.statements import TAIL_CHARS, statements_of
 

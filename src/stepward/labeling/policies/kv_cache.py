@@ -176,7 +176,7 @@ class PrefixStore:
         self.num_bytes = 0
         self._rows: OrderedDict[TokenIds, tuple[TokenIds, StoredRow]] = OrderedDict()
         self._by_start: dict[TokenIds, list[StoredRow]] = {}
-        self._dropped: OrderedDict[TokenIds, list[TokenIds]] = OrderedDict()
+        self._dropped: OrderedDict[TokenIds, set[TokenIds]] = OrderedDict()
 
     def add(self, start: TokenIds, row: StoredRow) -> None:
         """Keep a row; ``start`` is the prompt, by which it is found again."""
@@ -191,7 +191,7 @@ class PrefixStore:
             self._by_start[key].remove(oldest)
             if not self._by_start[key]:
                 del self._by_start[key]
-            self._dropped.setdefault(key, []).append(oldest.ids)
+            self._dropped.setdefault(key, set()).add(oldest.ids)
             if len(self._dropped) > MOST_DROPPED:
                 self._dropped.popitem(last=False)
 

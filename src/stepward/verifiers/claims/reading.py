@@ -243,8 +243,8 @@ def claim_between(text: str, left: Operand, right: Operand, sign: Lexeme, *, las
     doubt = ""
     for side in (left, right):
         # Before a sign, or inside of a formula, an exclamation mark is a factorial.
-        factorial = side.doubt == EXCLAIMED and (side is left or text[side.end : side.end + 1] in "$\\,)=")
-        if side.doubt.startswith("!") and not (factorial and text[side.end : side.end + 1]):
+        inside = side is left or text[side.end : side.end + 1] in ("$", "\\", ",", ")", "=")
+        if side.doubt.startswith("!") and not (side.doubt == EXCLAIMED and inside):
             doubt = f"{side.doubt[1:]!r} stands beside it"
     word = left.doubt[1:].split(" ")[-1] if left.doubt.startswith("?") else ""
     if word == "to" and _TO_VALUE.search(text[max(0, start - 40) : start]):
@@ -287,7 +287,7 @@ def claim_between(text: str, left: Operand, right: Operand, sign: Lexeme, *, las
     return Claim(left, right, approximate, start, end, doubt, supposed=supposed)
 
 
-def moduli(text: str) -> frozenset[int]:
+def moduli_of(text: str) -> frozenset[int]:
     """Whole numbers by which a text divides with remainder, so that an equality may be a congruence."""
     return frozenset(int(found[1]) for found in _MODULI.finditer(text[-MAX_CHARS:])) - {0, 1}
 

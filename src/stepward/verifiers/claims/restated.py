@@ -9,7 +9,6 @@ from stepward.verifiers.claims.operands import QUOTIENT, left_of, pieces, right_
 from stepward.verifiers.claims.reading import MAX_CHARS, Claim, claim_between
 from stepward.verifiers.claims.statements import Link, Statement, is_alternative, link_between, statements_of
 
-MAX_CHARS_BESIDE = 400
 MAX_LINKS = 40
 
 # Words that put one value in the place of another, behind the end of a formula and before the next.
@@ -48,7 +47,7 @@ def claims_again(text: str, before: str) -> list[Claim]:
 
 def _by_name(text: str, before: str) -> list[Claim]:
     """What stands left of the sign is the same and nothing but words of derivation stands between the two."""
-    offset = len(before) + 1
+    joined, offset = f"{before}\n{text}", len(before) + 1
     found: list[Claim] = []
     earlier = statements_of(before) if before else ()
     first, source, shift = (earlier[-1], before, 0) if earlier else (None, "", 0)
@@ -57,11 +56,7 @@ def _by_name(text: str, before: str) -> list[Claim]:
     row = statements_of(text)
     for index, second in enumerate(row):
         if first is not None and _all_equal(first) and _all_equal(second):
-            between = (
-                text[first.end : second.start]
-                if source is text
-                else before[first.end :] + "\n" + text[: second.start]
-            )
+            between = joined[first.end + shift : second.start + offset]
             name = _name(source, first)
             left, right = first.parts[-1], second.parts[1]
             again = name and name == _name(text, second) and link_between(between) is Link.DRAWN
@@ -96,14 +91,8 @@ def restated_of(text: str, before: str) -> list[Claim]:
     found: list[Claim] = []
     links = (link for link in _RESTATES.finditer(joined[: offset + MAX_CHARS]) if link.end() > offset)
     for link in itertools.islice(links, MAX_LINKS):
-        low = max(0, link.start() - MAX_CHARS_BESIDE)
-        ahead = [
-            replace(t, start=t.start + low, end=t.end + low) for t in lexemes(joined[low : link.start()])
-        ]
-        behind = [
-            replace(t, start=t.start + link.end(), end=t.end + link.end())
-            for t in lexemes(joined[link.end() : link.end() + MAX_CHARS_BESIDE])
-        ]
+        ahead = [t for t in lexemes(joined) if t.end <= link.start()]
+        behind = [t for t in lexemes(joined) if t.start >= link.end()]
         if _splits(ahead):
             continue
         left = left_of(pieces(_last_run(ahead)), "")
